@@ -1,0 +1,17 @@
+"""The two kinds of failure a person meets, each carrying one sentence."""
+
+
+class PivotscopeError(Exception):
+    """A failure whose message is one sentence fit for a page or a terminal."""
+
+
+class UserError(PivotscopeError):
+    """The arguments or the input are wrong: the sentence names the file, line or field, and what would be right."""
+
+
+class WorkFailed(PivotscopeError):
+    """The work itself failed (a lost worker, a full disk, no memory): the sentence says what to do next."""
+
+
+class Cancelled(PivotscopeError):
+    """The work was stopped because somebody asked for it; what was finished before stays."""
