@@ -1,8 +1,8 @@
 """The vocabulary of Pivotscope as typed records.
 
-A campaign's product is a tree: problem → rollouts → pivots → measurements (one a pass) → continuations. Every record is
-plain data: integers stay integers, what is undefined is ``None``. The same tree is what a shard on disk holds and what the
-store ingests.
+A campaign's product is a tree: problem → rollouts → pivots → measurements (one a pass) → continuations. Every record
+is plain data: integers stay integers, what is undefined is ``None``. The same tree is what a shard on disk holds and
+what the store ingests.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Engines: what turns token ids into rollouts and continuations. `base` is the contract; nothing else is imported here."""
+"""Engines: what turns token ids into rollouts and continuations. `base` is the contract; nothing is imported here."""
