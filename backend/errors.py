@@ -13,5 +13,9 @@ class WorkFailed(PivotscopeError):
     """The work itself failed (a lost worker, a full disk, no memory): the sentence says what to do next."""
 
 
+class OutOfMemory(WorkFailed):
+    """One engine call needed more memory than there is; fewer requests at once may do."""
+
+
 class Cancelled(PivotscopeError):
     """The work was stopped because somebody asked for it; what was finished before stays."""

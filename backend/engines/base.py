@@ -63,7 +63,8 @@ class Continuation:
 class Batch:
     """What one engine call gave, aligned with its requests."""
 
-    continuations: list[Continuation]
+    continuations: Sequence[Continuation | None]
+    """None for a request that was lost (aborted, ignored): its pivot is incomplete."""
     preemptions: int | None
     """Preemptions counted during the call; None when the engine has no such counter to read."""
 
