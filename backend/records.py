@@ -7,6 +7,7 @@ what the store ingests.
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -162,10 +163,10 @@ class Pivot:
 
     position: int
     """Index in prompt + generated ids."""
-    actual: int
-    """Token id that the rollout sampled there."""
-    alternative: int
-    """Most probable token id that is not the actual one."""
+    actual: int | None
+    """Token id that the rollout sampled there; None when an imported file does not state it."""
+    alternative: int | None
+    """Most probable token id that is not the actual one; None likewise."""
     margin: float | None
     """Raw logprob margin top1 − top2 in nats (float64 difference); None when undefined."""
     planned: bool
@@ -179,13 +180,16 @@ class Rollout:
 
     rollout: int
     """Index within its problem, from 0."""
-    seed: int
+    seed: int | None
+    """None when an imported file does not state it."""
     prompt_ids: list[int]
+    """Token ids of the prompt; this and the next four are empty when an imported file does not hold the transcript."""
     ids: list[int]
     logprobs: list[float]
     topk_ids: list[list[int]]
     topk_logprobs: list[list[float]]
-    finish_reason: Finish
+    finish_reason: Finish | None
+    """None when an imported file does not state it."""
     answer: str | None
     correct: bool | None
     """None when there is nothing to grade against."""
@@ -197,7 +201,7 @@ class TokenText:
     """The bytes a token id stands for, so that pages need no tokenizer."""
 
     id: int
-    bytes: bytes
+    bytes: builtins.bytes
 
 
 ProblemState = Literal["done", "screened_out", "failed"]
@@ -208,9 +212,10 @@ class ProblemRecord:
     """Everything a campaign learned about one problem: the content of one shard."""
 
     problem: str
-    question: str
+    question: str | None
+    """None, like `source`, when an imported file does not state it."""
     gold: str | None
-    source: str
+    source: str | None
     state: ProblemState
     """`screened_out`: its rollouts were all right or all wrong; `failed`: see `error`."""
     error: str | None
@@ -223,3 +228,5 @@ class ProblemRecord:
     rollouts: list[Rollout] = field(default_factory=list)
     tokens: list[TokenText] = field(default_factory=list)
     """The bytes of every token id that occurs in the record."""
+    stated: str | None = None
+    """What an imported file says about the problem beyond these fields, as a JSON document."""

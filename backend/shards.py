@@ -1,0 +1,222 @@
+"""Shards: one `ProblemRecord` as one nested row of a Parquet file, whole or absent.
+
+The Arrow schema below mirrors the records field by field. A shard is a file with one row; a bundle (an export, a
+campaign that ships) has a row a problem and the campaign's facts in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+from backend.errors import UserError
+from backend.files import replacing
+from backend.records import ProblemRecord
+
+METADATA_KEY = b"pivotscope"
+FORMAT = 1
+"""Raised when the schema below changes in a way that an older reader cannot take."""
+
+_INTEGERS = pa.list_(pa.int32())
+_DOUBLES = pa.list_(pa.float64())
+
+CONTINUATION = pa.struct(
+    {
+        "arm": pa.string(),
+        "i": pa.int32(),
+        "seed": pa.int32(),
+        "ids": _INTEGERS,
+        "logprobs": _DOUBLES,
+        "finish_reason": pa.string(),
+        "answer": pa.string(),
+        "correct": pa.bool_(),
+        "expected_cached": pa.int32(),
+        "cached": pa.int32(),
+    }
+)
+MEASUREMENT = pa.struct(
+    {
+        "pass": pa.string(),
+        "run": pa.string(),
+        "k": pa.int32(),
+        "n_actual": pa.int32(),
+        "n_alternative": pa.int32(),
+        "numerator": pa.int32(),
+        "truncated_actual": pa.int32(),
+        "truncated_alternative": pa.int32(),
+        "provenance": pa.string(),
+        "started": pa.string(),
+        "seconds": pa.float64(),
+        "output_sha256": pa.string(),
+        "requests": pa.int32(),
+        "cache_misses": pa.int32(),
+        "warm_requests": pa.int32(),
+        "preemptions": pa.int32(),
+        "logprobs_equal": pa.bool_(),
+        "logprobs_max_difference": pa.float64(),
+        "seeds_sha256": pa.string(),
+        "engine": pa.string(),
+        "probe_diverged": pa.bool_(),
+        "probe_delta": pa.float64(),
+        "continuations": pa.list_(CONTINUATION),
+    }
+)
+PIVOT = pa.struct(
+    {
+        "position": pa.int32(),
+        "actual": pa.int32(),
+        "alternative": pa.int32(),
+        "margin": pa.float64(),
+        "planned": pa.bool_(),
+        "measurements": pa.list_(MEASUREMENT),
+    }
+)
+ROLLOUT = pa.struct(
+    {
+        "rollout": pa.int32(),
+        "seed": pa.int32(),
+        "prompt_ids": _INTEGERS,
+        "ids": _INTEGERS,
+        "logprobs": _DOUBLES,
+        "topk_ids": pa.list_(_INTEGERS),
+        "topk_logprobs": pa.list_(_DOUBLES),
+        "finish_reason": pa.string(),
+        "answer": pa.string(),
+        "correct": pa.bool_(),
+        "pivots": pa.list_(PIVOT),
+    }
+)
+TOKEN = pa.struct({"id": pa.int32(), "bytes": pa.binary()})
+SCHEMA = pa.schema(
+    {
+        "problem": pa.string(),
+        "question": pa.string(),
+        "gold": pa.string(),
+        "source": pa.string(),
+        "state": pa.string(),
+        "error": pa.string(),
+        "seconds": pa.float64(),
+        "engine": pa.string(),
+        "engine_info": pa.string(),
+        "rollouts": pa.list_(ROLLOUT),
+        "tokens": pa.list_(TOKEN),
+        "stated": pa.string(),
+    }
+)
+
+_RECORD = TypeAdapter(ProblemRecord)
+
+
+def to_table(records: Iterable[ProblemRecord]) -> pa.Table:
+    """One row a record, under `SCHEMA`."""
+    return pa.Table.from_pylist([_plain(record) for record in records], schema=SCHEMA)
+
+
+def from_table(table: pa.Table, where: str) -> list[ProblemRecord]:
+    """Records from rows of `SCHEMA`. Raises `UserError`, naming `where`, the row and the field."""
+    records = []
+    for index, row in enumerate(table.to_pylist()):
+        try:
+            records.append(_RECORD.validate_python(_renamed(row)))
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in fault["loc"])
+            raise UserError(f"{where}: row {index}, field {field}: {fault['msg']}, not {fault['input']!r}") from None
+    return records
+
+
+def shard_name(problem: str) -> str:
+    """File name for a problem's shard: readable, safe on any file system, different for different problems."""
+    readable = re.sub(r"[^A-Za-z0-9_]+", "-", problem).strip("-")[:60]
+    return f"{readable or 'problem'}-{hashlib.sha256(problem.encode()).hexdigest()[:16]}.parquet"
+
+
+def write_shard(folder: Path, record: ProblemRecord) -> Path:
+    """Write a record as its shard; it is there whole, flushed to the disk, or not at all."""
+    path = folder / shard_name(record.problem)
+    write_table(path, [to_table([record])], {})
+    return path
+
+
+def read_shard(path: Path) -> ProblemRecord:
+    """A shard's record. Raises `UserError` for a torn or foreign file, with the reason."""
+    return from_table(read_shard_table(path), str(path))[0]
+
+
+def shard_files(folder: Path) -> list[Path]:
+    """The folder's finished shards by name; files still being written have other names."""
+    return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+
+
+def read_shard_table(path: Path) -> pa.Table:
+    """A shard's single row under `SCHEMA`. Raises `UserError` for a torn or foreign file."""
+    with open_table(path) as file:
+        table = file.read()
+    if table.num_rows != 1:
+        raise UserError(f"{path}: holds {table.num_rows} problems; a shard holds exactly one")
+    return table
+
+
+def write_table(path: Path, tables: Iterable[pa.Table], metadata: Mapping[str, Any]) -> None:
+    """Write tables of `SCHEMA` as the row groups of one file, with `metadata` as a JSON document in its footer."""
+    document = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
+    schema = SCHEMA.with_metadata({METADATA_KEY: document.encode()})
+    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for table in tables:
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
+
+
+def open_table(path: Path) -> pq.ParquetFile:
+    """Open one of our Parquet files. Raises `UserError` for a torn one, a foreign one, and one of a newer format."""
+    try:
+        file = pq.ParquetFile(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror or error}); give a Parquet file") from None
+    except pa.ArrowInvalid:
+        raise UserError(f"{path}: is not a whole Parquet file; it is torn or of another kind") from None
+    found = file.schema_arrow
+    if METADATA_KEY not in (found.metadata or {}):
+        file.close()
+        raise UserError(f"{path}: is a Parquet file, but not one that Pivotscope wrote")
+    version = metadata_of(file)["format"]
+    if version > FORMAT:
+        file.close()
+        raise UserError(f"{path}: is of format {version}, and this Pivotscope reads up to {FORMAT}; update Pivotscope")
+    if not found.equals(SCHEMA):
+        wrong = next((name for name in SCHEMA.names if name not in found.names), None)
+        wrong = wrong or next((name for name in SCHEMA.names if found.field(name) != SCHEMA.field(name)), "order")
+        file.close()
+        raise UserError(f"{path}: column {wrong} is missing or of another type; export the campaign again")
+    return file
+
+
+def metadata_of(file: pq.ParquetFile) -> dict[str, Any]:
+    """The JSON document in the file's footer."""
+    document: dict[str, Any] = json.loads(file.schema_arrow.metadata[METADATA_KEY])
+    return document
+
+
+def _plain(value: Any) -> Any:
+    # dataclasses.asdict copies every number of every list; these lists are long, so they are passed through.
+    if is_dataclass(value):
+        return {item.name.rstrip("_"): _plain(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, list) and value and is_dataclass(value[0]):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+    for rollout in row["rollouts"] or []:
+        for pivot in rollout["pivots"] or []:
+            for measurement in pivot["measurements"] or []:
+                measurement["pass_"] = measurement.pop("pass")
+    return row
