@@ -14,7 +14,7 @@ from backend.errors import UserError, WorkFailed
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; on success its content is on the disk and `path` is it, else nothing is left.
+    """Yield a temporary path beside `path`; on success it becomes `path`, flushed to the disk, else nothing is left.
 
     Raises `WorkFailed` for a full disk and `UserError` for a folder that cannot be written.
     """

@@ -1,0 +1,227 @@
+"""What the store can be asked, as SQL; each function takes a cursor and gives plain data or records' tables."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from backend import shards
+from backend.errors import UserError
+from backend.records import PASSES
+
+Connection = duckdb.DuckDBPyConnection
+
+_CAMPAIGN = """
+    SELECT c.campaign, c.name, c.model, c.engine, c.dtype, c.k, c.batch_invariant, c.attention_backend, c.passes,
+        coalesce(p.done, 0) AS problems, coalesce(r.rollouts, 0) AS rollouts, coalesce(v.planned, 0) AS pivots,
+        c.bundled, c.state, c.origin, c.final, strftime(c.created, '%Y-%m-%dT%H:%M:%SZ') AS created,
+        coalesce(p.screened_out, 0) AS screened_out, coalesce(p.failed, 0) AS failed,
+        coalesce(v.clicked, 0) AS clicked
+    FROM campaign c
+    LEFT JOIN (
+        SELECT campaign, count(*) FILTER (state = 'done') AS done,
+            count(*) FILTER (state = 'screened_out') AS screened_out, count(*) FILTER (state = 'failed') AS failed
+        FROM problem GROUP BY campaign
+    ) p USING (campaign)
+    LEFT JOIN (SELECT campaign, count(*) AS rollouts FROM rollout GROUP BY campaign) r USING (campaign)
+    LEFT JOIN (
+        SELECT campaign, count(*) FILTER (planned) AS planned, count(*) FILTER (NOT planned) AS clicked
+        FROM "pivot" GROUP BY campaign
+    ) v USING (campaign)
+"""
+
+# Imported problem sets are often numbered: 2 comes before 13.
+_PROBLEM_ORDER = "ORDER BY try_cast(problem AS BIGINT) NULLS LAST, problem"
+
+
+def first(cursor: Connection, query: str, parameters: Sequence[object] = ()) -> tuple[Any, ...] | None:
+    """A query's first row. Fetches them all: DuckDB takes no other work on a cursor with an unfinished result."""
+    found = cursor.execute(query, list(parameters)).fetchall()
+    return found[0] if found else None
+
+
+def rows(cursor: Connection, query: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
+    """A query's rows as dicts."""
+    cursor.execute(query, list(parameters))
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def campaigns(cursor: Connection) -> list[dict[str, Any]]:
+    return rows(cursor, _CAMPAIGN + " ORDER BY c.bundled, c.created, c.name, c.campaign")
+
+
+def campaign(cursor: Connection, campaign: str) -> dict[str, Any]:
+    (found,) = rows(cursor, _CAMPAIGN + " WHERE c.campaign = ?", [campaign])
+    (settings,) = rows(cursor, "SELECT settings FROM campaign WHERE campaign = ?", [campaign])
+    return {**found, "settings": json.loads(settings["settings"])}
+
+
+def find_campaign(cursor: Connection, id_or_unique_name: str) -> str:
+    known = cursor.execute("SELECT campaign, name FROM campaign ORDER BY name, campaign").fetchall()
+    if any(id_or_unique_name == campaign for campaign, _ in known):
+        return id_or_unique_name
+    named = [campaign for campaign, name in known if name == id_or_unique_name]
+    if len(named) == 1:
+        return str(named[0])
+    if named:
+        raise UserError(
+            f"{len(named)} campaigns are named {id_or_unique_name!r}; give one of the ids {', '.join(named)}"
+        )
+    if not known:
+        raise UserError(f"there is no campaign {id_or_unique_name!r}: the store holds none yet; run or import one")
+    near = difflib.get_close_matches(id_or_unique_name, [text for row in known for text in row], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(name for _, name in known[:10])}"
+    raise UserError(f"there is no campaign {id_or_unique_name!r}; {hint}")
+
+
+def ledger(cursor: Connection, campaign: str) -> tuple[set[str], dict[str, str]]:
+    """Names of the shards taken in for good, and the hash by name of those whose problem had failed."""
+    query = """
+        SELECT shard, sha256, coalesce(p.state = 'failed', false) FROM shard_ledger l
+        LEFT JOIN problem p USING (campaign, problem) WHERE l.campaign = ?
+    """
+    found = cursor.execute(query, [campaign]).fetchall()
+    return {name for name, _, failed in found if not failed}, {name: sha for name, sha, failed in found if failed}
+
+
+def problems(cursor: Connection, campaign: str) -> list[dict[str, Any]]:
+    query = f"""
+        SELECT problem, question, gold, source, state, error, seconds, engine, stated,
+            coalesce(rollouts, 0) AS rollouts, correct, coalesce(pivots, 0) AS pivots
+        FROM (SELECT * EXCLUDE (campaign) FROM problem WHERE campaign = $1)
+        LEFT JOIN (
+            SELECT problem, count(*) AS rollouts, count(*) FILTER (correct) AS correct
+            FROM rollout WHERE campaign = $1 GROUP BY problem
+        ) USING (problem)
+        LEFT JOIN (
+            SELECT problem, count(*) AS pivots FROM "pivot" WHERE campaign = $1 AND planned GROUP BY problem
+        ) USING (problem)
+        {_PROBLEM_ORDER}
+    """  # noqa: S608 (our own constant)
+    found = rows(cursor, query, [campaign])
+    return [{**row, "stated": json.loads(row["stated"]) if row["stated"] else None} for row in found]
+
+
+def rollouts(cursor: Connection, campaign: str, problem: str) -> list[dict[str, Any]]:
+    query = """
+        SELECT rollout, seed, len(prompt_ids) AS prompt_tokens, len(ids) AS tokens, finish_reason, answer, correct,
+            coalesce(pivots, 0) AS pivots
+        FROM rollout LEFT JOIN (
+            SELECT rollout, count(*) AS pivots FROM "pivot" WHERE campaign = $1 AND problem = $2 GROUP BY rollout
+        ) USING (rollout)
+        WHERE campaign = $1 AND problem = $2 ORDER BY rollout
+    """
+    return rows(cursor, query, [campaign, problem])
+
+
+def _pack(struct: pa.StructType) -> str:
+    return "{" + ", ".join(f"'{item.name}': \"{item.name}\"" for item in struct) + "}"
+
+
+def _list(struct: pa.StructType, order: str) -> str:
+    return f"list({_pack(struct)} ORDER BY {order})"
+
+
+_NESTED = f"""
+    WITH held AS (SELECT unnest($problems) AS problem),
+    c AS (
+        SELECT problem, rollout, position, pass, run, {_list(shards.CONTINUATION, "arm, i")} AS continuations
+        FROM continuation SEMI JOIN held USING (problem)
+        WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout) GROUP BY ALL
+    ),
+    m AS (
+        SELECT problem, rollout, position,
+            {_list(shards.MEASUREMENT, "run <> 'campaign', started, run, list_position($passes, pass)")} AS measurements
+        FROM (
+            SELECT m.*, coalesce(continuations, []) AS continuations
+            FROM measurement m LEFT JOIN c USING (problem, rollout, position, pass, run)
+            SEMI JOIN held USING (problem)
+            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+        ) GROUP BY ALL
+    ),
+    v AS (
+        SELECT problem, rollout, {_list(shards.PIVOT, "position")} AS pivots
+        FROM (
+            SELECT v.*, coalesce(measurements, []) AS measurements
+            FROM "pivot" v LEFT JOIN m USING (problem, rollout, position)
+            SEMI JOIN held USING (problem)
+            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+        ) GROUP BY ALL
+    ),
+    r AS (
+        SELECT problem, {_list(shards.ROLLOUT, "rollout")} AS rollouts
+        FROM (
+            SELECT r.*, coalesce(pivots, []) AS pivots FROM rollout r LEFT JOIN v USING (problem, rollout)
+            SEMI JOIN held USING (problem)
+            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+        ) GROUP BY ALL
+    ),
+    used AS (
+        SELECT problem, unnest(prompt_ids || ids || flatten(topk_ids)) AS id
+        FROM rollout SEMI JOIN held USING (problem) WHERE campaign = $campaign AND $rollout IS NULL
+        UNION
+        SELECT problem, unnest(ids) FROM continuation SEMI JOIN held USING (problem)
+        WHERE campaign = $campaign AND $rollout IS NULL
+        UNION
+        SELECT problem, unnest([actual, alternative]) FROM "pivot" SEMI JOIN held USING (problem)
+        WHERE campaign = $campaign AND $rollout IS NULL
+    ),
+    t AS (
+        SELECT problem, {_list(shards.TOKEN, "id")} AS tokens
+        FROM used JOIN (SELECT id, bytes FROM token WHERE campaign = $campaign) USING (id) GROUP BY problem
+    )
+    SELECT problem, question, gold, source, state, error, seconds, p.engine, e.info AS engine_info,
+        coalesce(rollouts, []) AS rollouts, coalesce(tokens, []) AS tokens, stated
+    FROM problem p SEMI JOIN held USING (problem)
+    LEFT JOIN r USING (problem) LEFT JOIN t USING (problem) LEFT JOIN engine e ON e.digest = p.engine
+    WHERE campaign = $campaign {_PROBLEM_ORDER}
+"""  # noqa: S608 (built of our own names)
+
+
+def nested(cursor: Connection, campaign: str, problems: Sequence[str], rollout: int | None = None) -> pa.Table:
+    """Rows under `shards.SCHEMA`, the tree put together again in its canonical order.
+
+    With `rollout`, that one alone and no token texts.
+    """
+    parameters = {"campaign": campaign, "problems": list(problems), "rollout": rollout, "passes": list(PASSES)}
+    return cursor.sql(_NESTED, params=parameters).to_arrow_table().cast(shards.SCHEMA)
+
+
+_ORDER = {
+    "problem": "problem",
+    "rollout": "problem, rollout",
+    "pivot": "problem, rollout, position",
+    "measurement": "problem, rollout, position, run, list_position(['{}'], pass)".format("', '".join(PASSES)),
+    "continuation": "problem, rollout, position, run, list_position(['{}'], pass), arm, i".format("', '".join(PASSES)),
+    "token": "id",
+}
+FLAT_TABLES = tuple(_ORDER)
+"""The tables that `flat` can give."""
+
+
+def flat(cursor: Connection, table: str, campaign: str) -> pa.Table:
+    order = _ORDER[table]
+    hidden = {"pivot": "EXCLUDE (id)", "measurement": "EXCLUDE (pivot_id)"}.get(table, "")
+    query = f'SELECT * {hidden} FROM "{table}" WHERE campaign = ? ORDER BY {order}'  # noqa: S608 (names from _ORDER)
+    return cursor.sql(query, params=[campaign]).to_arrow_table()
+
+
+def token_bytes(cursor: Connection, campaign: str, ids: Iterable[int]) -> dict[int, bytes]:
+    wanted = sorted(set(ids))
+    query = "SELECT id, bytes FROM token WHERE campaign = ? AND id IN (SELECT unnest(?::INTEGER[]))"
+    return dict(cursor.execute(query, [campaign, wanted]).fetchall())
+
+
+def engines(cursor: Connection, campaign: str) -> dict[str, dict[str, Any]]:
+    query = """
+        SELECT digest, info FROM engine WHERE digest IN (
+            SELECT engine FROM problem WHERE campaign = $1 UNION SELECT engine FROM measurement WHERE campaign = $1
+        ) ORDER BY digest
+    """
+    return {digest: json.loads(info) for digest, info in cursor.execute(query, [campaign]).fetchall()}

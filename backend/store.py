@@ -1,0 +1,362 @@
+"""The store: one DuckDB file, owned by one process, holding every campaign.
+
+Reading and writing are thread-safe: each call has a cursor of its own, and writes queue behind one lock. Rows come
+in by Arrow and SQL, in one transaction a call; what is stored is never overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+
+from backend import ingest, measurements, queries, schema
+from backend.errors import PivotscopeError, UserError, WorkFailed
+from backend.files import replacing
+from backend.ingest import Campaign
+from backend.records import ProblemRecord, Rollout
+from backend.shards import from_table, read_shard_table, to_table
+from backend.store_errors import opening_failure, sentences
+
+__all__ = ["Campaign", "ShardReport", "Store"]
+
+_WRITING = threading.RLock()
+"""One writer a process: two stores opened on one file share DuckDB's instance."""
+
+_SHARDS_A_TRANSACTION = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReport:
+    """What became of a folder's shards."""
+
+    ingested: list[Path]
+    """Taken in by this call."""
+    refused: dict[Path, str]
+    """Torn, foreign or contradictory files, with the sentence that says why."""
+
+
+class Store:
+    """An open store. Raises `UserError` with one sentence where the file cannot be opened as one."""
+
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self.path = path.resolve()
+        self.read_only = read_only
+        if self.path.is_dir():
+            raise UserError(f"{path} is a folder; give --store a file in it, for example {path / 'pivotscope.duckdb'}")
+        try:
+            self._connection = duckdb.connect(
+                str(self.path), read_only=read_only, config={"autoinstall_known_extensions": "false"}
+            )
+        except duckdb.Error as error:
+            raise opening_failure(path, error) from None
+        try:
+            with sentences(path):
+                self._prepare(path)
+        except PivotscopeError:
+            self._connection.close()
+            raise
+        self._inode = self.path.stat().st_ino
+
+    def _prepare(self, path: Path) -> None:
+        seen = schema.applied(self._connection)
+        known = [migration.__name__ for migration in schema.MIGRATIONS]
+        if seen is None:
+            raise UserError(f"{path} is a DuckDB file of another program; give --store another file")
+        if unknown := [name for name in seen if name not in known]:
+            raise UserError(
+                f"{path} was written by a newer Pivotscope (its tables have seen {unknown[0]}); "
+                "update Pivotscope, or give --store another file"
+            )
+        if seen != known and self.read_only:
+            raise UserError(
+                f"{path} was written by an older Pivotscope; open it once for writing to bring it up to date"
+            )
+        if seen != known:
+            schema.migrate(self._connection, seen)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Flush and let go of the file."""
+        with sentences(self.path):
+            self._connection.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        cursor = self._connection.cursor()
+        try:
+            with sentences(self.path):
+                yield cursor
+        finally:
+            cursor.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        if self.read_only:
+            raise UserError(f"{self.path} is open for reading only")
+        with _WRITING, self._reading() as cursor:
+            self._refuse_if_gone()
+            cursor.begin()
+            try:
+                yield cursor
+                cursor.commit()
+            except BaseException:
+                _roll_back(cursor)
+                raise
+
+    def _refuse_if_gone(self) -> None:
+        try:
+            gone = self.path.stat().st_ino != self._inode
+        except FileNotFoundError:
+            gone = True
+        if gone:
+            raise WorkFailed(
+                f"{self.path} was removed or replaced while process {os.getpid()} had it open; nothing more is written "
+                "to it: stop that process, put the file back from a copy, and start again"
+            )
+
+    # Campaigns
+
+    def ensure_campaign(self, campaign: Campaign) -> bool:
+        """Add a campaign's row; False, and nothing changed, when its id is there already."""
+        with self._writing() as cursor:
+            return ingest.add_campaign(cursor, campaign)
+
+    def set_state(self, campaign: str, state: str) -> None:
+        """Record what a campaign is doing; an unknown campaign is a `UserError`."""
+        self.find_campaign(campaign)
+        with self._writing() as cursor:
+            cursor.execute("UPDATE campaign SET state = ? WHERE campaign = ?", [state, campaign])
+
+    def remove_campaign(self, campaign: str) -> None:
+        """Delete a campaign with everything it holds; a bundled one stays away for good."""
+        row = self.campaign(campaign)
+        with self._writing() as cursor:
+            for table in schema.CAMPAIGN_TABLES:
+                cursor.execute(f'DELETE FROM "{table}" WHERE campaign = ?', [row["campaign"]])  # noqa: S608 (our own names)
+
+    def campaigns(self) -> list[dict[str, Any]]:
+        """One dict a campaign: the `campaigns` document's keys, origin, final, created, screened_out, failed, clicked.
+
+        `problems` and `pivots` count what a report counts: finished problems and planned pivots.
+        """
+        with self._reading() as cursor:
+            return queries.campaigns(cursor)
+
+    def campaign(self, campaign: str) -> dict[str, Any]:
+        """One campaign by id or unique name: the keys of `campaigns`, and its settings as a dict under `settings`."""
+        found = self.find_campaign(campaign)
+        with self._reading() as cursor:
+            return queries.campaign(cursor, found)
+
+    def find_campaign(self, id_or_unique_name: str) -> str:
+        """A campaign's id. Raises `UserError` naming the nearest ones, or the ids that share the name."""
+        with self._reading() as cursor:
+            return queries.find_campaign(cursor, id_or_unique_name)
+
+    # Records in
+
+    def ingest_shard(self, campaign: str, path: Path) -> bool:
+        """Take in one shard; False when it has been. Raises `UserError` for a torn, foreign or contradictory file."""
+        report = self.ingest_shards(campaign, [path])
+        if report.refused:
+            raise UserError(report.refused[path])
+        return bool(report.ingested)
+
+    def ingest_shards(self, campaign: str, paths: Sequence[Path]) -> ShardReport:
+        """Take in those shards that have not been, in transactions of many; each file is taken whole or refused.
+
+        A shard whose problem had failed is read again when its content has changed since.
+        """
+        with self._reading() as cursor:
+            settled, failed = queries.ledger(cursor, campaign)
+        report = ShardReport([], {})
+        fresh: dict[Path, tuple[pa.Table, str]] = {}
+        for path in paths:
+            if path.name in settled:
+                continue
+            try:
+                digest = file_sha256(path)
+                if failed.get(path.name) != digest:
+                    fresh[path] = read_shard_table(path), digest
+            except UserError as error:
+                report.refused[path] = str(error)
+        waiting = list(fresh.items())
+        for start in range(0, len(waiting), _SHARDS_A_TRANSACTION):
+            self._ingest_batch(campaign, waiting[start : start + _SHARDS_A_TRANSACTION], report)
+        return report
+
+    def _ingest_batch(self, campaign: str, batch: list[tuple[Path, tuple[pa.Table, str]]], report: ShardReport) -> None:
+        ledger = pa.table(
+            {
+                "shard": [path.name for path, _ in batch],
+                "problem": [table["problem"][0].as_py() for _, (table, _) in batch],
+                "sha256": [digest for _, (_, digest) in batch],
+            }
+        )
+        where = str(batch[0][0])
+        try:
+            with self._writing() as cursor:
+                cursor.register("shards", ledger)
+                cursor.execute(
+                    "INSERT OR REPLACE INTO shard_ledger SELECT ?, shard, problem, sha256, ? FROM shards",
+                    [campaign, ingest.now()],
+                )
+                cursor.unregister("shards")
+                ingest.merge(cursor, campaign, pa.concat_tables(table for _, (table, _) in batch), where)
+        except UserError as error:
+            if len(batch) == 1:
+                report.refused[batch[0][0]] = str(error)
+                return
+            # One of them is at fault: one by one, the others still get in.
+            for item in batch:
+                self._ingest_batch(campaign, [item], report)
+        else:
+            report.ingested.extend(path for path, _ in batch)
+
+    def ingest_record(self, campaign: str, record: ProblemRecord) -> None:
+        """Add what the store lacks of a record: live rollouts, replays made on demand. Stored rows stay as they are."""
+        with self._writing() as cursor:
+            ingest.merge(cursor, campaign, to_table([record]), f"problem {record.problem}")
+
+    def add_campaign(
+        self, campaign: Campaign, tables: Iterable[pa.Table], where: str, engines: Mapping[str, str] | None = None
+    ) -> bool:
+        """Add a whole campaign in one transaction, or nothing; False when its id is there already.
+
+        `tables` are under `shards.SCHEMA`; `engines` are facts by digest; `where` names the source in an error.
+        """
+        with self._writing() as cursor:
+            if not ingest.add_campaign(cursor, campaign):
+                return False
+            for digest, info in (engines or {}).items():
+                cursor.execute("INSERT OR IGNORE INTO engine VALUES (?, ?)", [digest, info])
+            for table in tables:
+                ingest.merge(cursor, campaign.campaign, table, where)
+            return True
+
+    # Records out
+
+    def problems(self, campaign: str) -> list[dict[str, Any]]:
+        """One dict a problem: its fields, `stated` as a dict, and how many rollouts, right ones and planned pivots."""
+        with self._reading() as cursor:
+            return queries.problems(cursor, campaign)
+
+    def rollouts(self, campaign: str, problem: str) -> list[dict[str, Any]]:
+        """One dict a rollout without its lists: rollout, seed, tokens, finish_reason, answer, correct, pivots."""
+        with self._reading() as cursor:
+            return queries.rollouts(cursor, campaign, problem)
+
+    def rollout(self, campaign: str, problem: str, rollout: int) -> Rollout:
+        """A rollout with its pivots, their measurements of every run, and continuations; `UserError` without one."""
+        with self._reading() as cursor:
+            table = queries.nested(cursor, campaign, [problem], rollout)
+        records = from_table(table, f"campaign {campaign}")
+        if not records:
+            raise UserError(f"campaign {campaign} has no problem {problem!r}; `problems` of its page lists them")
+        if not records[0].rollouts:
+            raise UserError(f"problem {problem} of campaign {campaign} has no rollout {rollout}; they count from 0")
+        return records[0].rollouts[0]
+
+    def record(self, campaign: str, problem: str) -> ProblemRecord:
+        """Everything stored about one problem; `UserError` if it is not there."""
+        with self._reading() as cursor:
+            records = from_table(queries.nested(cursor, campaign, [problem]), f"campaign {campaign}")
+        if not records:
+            raise UserError(f"campaign {campaign} has no problem {problem!r}")
+        return records[0]
+
+    def tables(self, campaign: str, problems_a_table: int = 64) -> Iterator[pa.Table]:
+        """The campaign's records under `shards.SCHEMA`, problems in order, some at a time."""
+        names = [row["problem"] for row in self.problems(campaign)]
+        for start in range(0, len(names), problems_a_table):
+            with self._reading() as cursor:
+                table = queries.nested(cursor, campaign, names[start : start + problems_a_table])
+            yield table
+
+    def credits(self, campaigns: Sequence[str]) -> pd.DataFrame:
+        """One row a planned pivot, of the campaigns' own runs, for the statistics.
+
+        Columns: campaign, problem (categories), rollout, position (int), margin (Float64), k (Int32), complete (bool:
+        every pass of the campaign has its integer, with one k), then by pass its numerator under the pass's name
+        (Int32, Â = numerator / k), `probe_diverged_<pass>` (boolean) and `probe_delta_<pass>` (Float64, nats). What
+        is missing is NA.
+        """
+        with self._reading() as cursor:
+            return measurements.credits(cursor, campaigns)
+
+    def readings(self, campaign: str) -> pd.DataFrame:
+        """The instrument readings summed up for the checks, one row a pass; columns as `measurements.READINGS` says."""
+        with self._reading() as cursor:
+            return measurements.readings(cursor, campaign)
+
+    def flat(self, table: str, campaign: str) -> pa.Table:
+        """A campaign's rows of one of the store's own tables, in order."""
+        with self._reading() as cursor:
+            return queries.flat(cursor, table, campaign)
+
+    def token_bytes(self, campaign: str, ids: Iterable[int]) -> dict[int, bytes]:
+        """The bytes of those token ids whose text is known."""
+        with self._reading() as cursor:
+            return queries.token_bytes(cursor, campaign, ids)
+
+    def engines(self, campaign: str) -> dict[str, dict[str, Any]]:
+        """The engine facts that a campaign's problems and measurements refer to, by digest."""
+        with self._reading() as cursor:
+            return queries.engines(cursor, campaign)
+
+    # The file itself
+
+    def setting(self, key: str) -> str | None:
+        """A remembered value."""
+        with self._reading() as cursor:
+            row = queries.first(cursor, 'SELECT "value" FROM setting WHERE "key" = ?', [key])
+        return None if row is None else str(row[0])
+
+    def set_setting(self, key: str, value: str) -> None:
+        """Remember a value."""
+        with self._writing() as cursor:
+            cursor.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", [key, value])
+
+    def snapshot(self, to: Path) -> None:
+        """Copy the whole store, open as it is, to another file; a copy of the file would miss what is in flight."""
+        with replacing(to) as temporary, self._reading() as cursor:
+            temporary.unlink()
+            quoted = str(temporary).replace("'", "''")
+            (own,) = queries.first(cursor, "SELECT current_database()") or ("",)
+            cursor.execute(f"ATTACH '{quoted}' AS snapshot")
+            try:
+                cursor.execute(f'COPY FROM DATABASE "{own}" TO snapshot')
+            finally:
+                cursor.execute("DETACH snapshot")
+
+
+def file_sha256(path: Path) -> str:
+    """Hash of a file's content. Raises `UserError` where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
+    try:
+        cursor.rollback()
+    except duckdb.Error:
+        # A failed commit has ended the transaction already, and the first error is the one to tell.
+        return
