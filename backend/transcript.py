@@ -35,7 +35,7 @@ _TRANSCRIPT = st.components.v2.component(
     "pivotscope_transcript",
     html=_asset("transcript.html"),
     css=_asset("transcript.css"),
-    js=_asset("transcript.js"),
+    js=_asset("tokens.js") + _asset("transcript.js"),
 )
 _CONTINUATIONS = st.components.v2.component(
     "pivotscope_continuations",
@@ -209,7 +209,7 @@ def continuation_table(rows: Sequence[ContinuationRow], *, passes: Sequence[str]
 
 
 def _revision(content: Mapping[str, Any]) -> str:
-    document = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    document = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
