@@ -211,7 +211,7 @@ def _read_hub(dataset: str, configuration: str | None, split: str, stop: int | N
     try:
         table = load_dataset(dataset, configuration, split=split)
         rows = [(f"{dataset} ({split}), row {i}", dict(row)) for i, row in enumerate(islice(table, stop))]
-    except ValueError as error:  # an unknown split or configuration
+    except (ValueError, FileNotFoundError) as error:  # an unknown data set, split or configuration
         raise UserError(f"problems: {dataset} ({split}): {_one_sentence(error)}") from None
     except Exception as error:  # the library raises many kinds for a hub it cannot reach
         raise WorkFailed(

@@ -22,7 +22,7 @@ from typing import Literal, TypedDict, TypeVar
 if __package__:
     from .templates import TEMPLATES, Numbers, Template
 else:
-    from templates import TEMPLATES, Numbers, Template
+    from templates import TEMPLATES, Numbers, Template  # type: ignore[no-redef]
 
 Split = Literal["bundled", "train"]
 T = TypeVar("T")

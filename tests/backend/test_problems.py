@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 import types
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,9 @@ GSM8K = {"question": "Ann has 2 hats and buys 3. How many?", "answer": "She has 
 MATH = {"problem": "What is $1+1$?", "level": "Level 1", "solution": "It is $\\boxed{2}$."}
 
 
-def write(folder: Path, *lines: str | bytes | dict[str, object]) -> Path:
+def write(folder: Path, *lines: str | bytes | Mapping[str, object]) -> Path:
     path = folder / "set.jsonl"
-    encoded = [x if isinstance(x, bytes) else (json.dumps(x) if isinstance(x, dict) else x).encode() for x in lines]
+    encoded = [x if isinstance(x, bytes) else (json.dumps(x) if isinstance(x, Mapping) else x).encode() for x in lines]
     path.write_bytes(b"\n".join(encoded) + b"\n")
     return path
 
@@ -86,7 +87,7 @@ def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path: Path) -> Non
     ],
 )
 def test_a_malformed_line_is_named_in_one_sentence(
-    tmp_path: Path, line: str | bytes | dict[str, object], reason: str
+    tmp_path: Path, line: str | bytes | Mapping[str, object], reason: str
 ) -> None:
     path = write(tmp_path, GSM8K, line, MATH)
     with pytest.raises(UserError) as caught:
@@ -149,6 +150,15 @@ def test_hub_rows_become_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     assert len(load_problems(set="hf:someone/sums:easy")) == 2
     assert calls == [("openai/gsm8k", "main", "train"), ("someone/sums", "easy", "test")]
+
+
+def test_the_real_library_reads_a_local_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("datasets", reason="the datasets library is optional and not installed")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    write(tmp_path, GSM8K).rename(tmp_path / "test.jsonl")
+    assert [p.gold for p in load_problems(set=f"hf:{tmp_path}")] == [GSM8K["answer"]]
+    with pytest.raises(UserError, match="Unknown split"):
+        load_problems(set=f"hf:{tmp_path}", split="tset")
 
 
 def test_hub_faults_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
