@@ -91,12 +91,12 @@ class TranscriptView:
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The JSON document that the browser draws."""
+        """What the browser draws; margins rounded to what is shown."""
         return {
             "text": list(self.text),
             "prompt": self.prompt_length,
             "credit": {name: dict(values) for name, values in self.credit.items()},
-            "margin": dict(self.margin),
+            "margin": {position: round(margin, 4) for position, margin in self.margin.items()},
             "delta": self.delta,
             "flip": self.flip,
             "alternative": dict(self.alternative),
@@ -106,9 +106,14 @@ class TranscriptView:
         }
 
     @cached_property
+    def document(self) -> str:
+        """`content` as JSON text: Streamlit serialises its data twice a run, and a string costs it next to nothing."""
+        return _document(self.content)
+
+    @cached_property
     def revision(self) -> str:
-        """A hash of `content`: the browser builds its spans anew only when this changes."""
-        return _revision(self.content)
+        """A hash of the document: the browser reads it, and builds its spans anew, only when this changes."""
+        return _revision(self.document)
 
     def picked(self, value: object) -> int | None:
         """The generated position that the browser sent, or None for anything else: what comes back is not trusted."""
@@ -144,7 +149,7 @@ def token_transcript(
         key=key,
         data={
             "rev": view.revision,
-            "view": view.content,
+            "view": view.document,
             "colour": colour,
             "intensity": intensity,
             "selected": selected,
@@ -205,11 +210,15 @@ def continuation_table(rows: Sequence[ContinuationRow], *, passes: Sequence[str]
             for row in rows
         ],
     }
-    _CONTINUATIONS(key=key, data={"rev": _revision(content), "content": content, "height": height})
+    document = _document(content)
+    _CONTINUATIONS(key=key, data={"rev": _revision(document), "content": document, "height": height})
 
 
-def _revision(content: Mapping[str, Any]) -> str:
-    document = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _document(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _revision(document: str) -> str:
     return hashlib.blake2b(document.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 

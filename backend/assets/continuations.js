@@ -85,7 +85,8 @@ export default function ({ data, parentElement: root }) {
   DRAWN.set(root, data.rev);
   // Texts open at their first difference; a reader who scrolled keeps the place in the table.
   const { scrollTop } = frame;
-  root.querySelector("table").replaceChildren(header(data.content), rows(data.content));
+  const content = JSON.parse(data.content);
+  root.querySelector("table").replaceChildren(header(content), rows(content));
   frame.scrollTop = scrollTop;
   for (const flag of root.querySelectorAll(".flag")) {
     const box = flag.closest(".text");

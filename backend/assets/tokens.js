@@ -6,7 +6,7 @@ const LONGEST_BLOCK = 1024;
 
 const signed = (x) => (x > 0 ? "+" : x < 0 ? "−" : "") + Math.abs(x).toFixed(2);
 const clamp = (x, low, high) => Math.max(low, Math.min(high, x));
-const at = (view, position) => view.tokens[position - view.data.view.prompt];
+const at = (view, position) => view.tokens[position - view.content.prompt];
 
 function element(tag, className, text) {
   const node = document.createElement(tag);
@@ -27,7 +27,7 @@ function write(node, text) {
 }
 
 function build(view) {
-  const { text, prompt } = view.data.view;
+  const { text, prompt } = view.content;
   const top = view.box.scrollTop;
   const fragment = document.createDocumentFragment();
   view.tokens = [];
@@ -56,10 +56,10 @@ function build(view) {
   view.root.querySelector(".prompt").hidden = prompt === 0;
   view.root.querySelector(".prompt summary").textContent = `Prompt · ${prompt} tokens`;
 
-  const measured = Object.values(view.data.view.credit).flatMap((credits) => Object.keys(credits).map(Number));
-  view.stops = [...new Set([...measured, ...view.data.view.candidates])].filter((p) => p >= prompt).sort((a, b) => a - b);
-  view.candidates = new Set(view.data.view.candidates);
-  view.special = new Set(view.data.view.special);
+  const measured = Object.values(view.content.credit).flatMap((credits) => Object.keys(credits).map(Number));
+  view.stops = [...new Set([...measured, ...view.content.candidates])].filter((p) => p >= prompt).sort((a, b) => a - b);
+  view.candidates = new Set(view.content.candidates);
+  view.special = new Set(view.content.special);
   view.haystack = null;
 }
 
@@ -81,7 +81,7 @@ function look(content, colour, position) {
 }
 
 function paint(view) {
-  const { view: content, colour } = view.data;
+  const { content, colour } = view;
   view.tokens.forEach((token, index) => {
     const position = content.prompt + index;
     const seen = look(content, colour, position);
@@ -116,7 +116,7 @@ const SCALES = {
 };
 
 function legend(view) {
-  const { colour } = view.data;
+  const { colour } = view;
   const { name, steps } = SCALES[colour];
   const scale = element("span", "scale");
   for (const step of steps) {
@@ -134,7 +134,7 @@ function legend(view) {
   candidate.append(element("span", "t measured candidate", "low margin"));
   view.root.querySelector(".legend").replaceChildren(element("span", "name", name), scale, disagrees, candidate);
 
-  const { credit, flip, candidates } = view.data.view;
+  const { credit, flip, candidates } = view.content;
   const counts = [
     [view.tokens.length, "generated"],
     [Object.keys(credit.exact ?? {}).length, "measured"],
@@ -150,7 +150,7 @@ function legend(view) {
 
 function tip(view, position) {
   if (position === null) return void (view.tip.hidden = true);
-  const { text, prompt, raw, credit, margin, alternative, flip, delta } = view.data.view;
+  const { text, prompt, raw, credit, margin, alternative, flip, delta } = view.content;
   const lines = [element("div", "head", `${JSON.stringify(text[position])}${raw[position] ? `  bytes ${raw[position]}` : ""}`)];
   const row = (label, value, note) => lines.push(element("span", "label", label), element("span", "value", value), element("span", "note", note));
   const wide = (label, value, kind = "") => lines.push(element("span", "label", label), element("span", `wide ${kind}`, value));

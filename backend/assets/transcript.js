@@ -13,22 +13,37 @@ function select(view, position) {
 
 function activate(view, position, scroll) {
   if (view.tokens.length === 0) return;
-  const { prompt } = view.data.view;
+  const { prompt } = view.content;
   position = clamp(position, prompt, prompt + view.tokens.length - 1);
   if (view.active !== null) at(view, view.active)?.classList.remove("active");
   view.active = position;
   const token = at(view, position);
   token.classList.add("active");
   view.box.setAttribute("aria-activedescendant", token.id);
-  if (scroll === "page") token.scrollIntoView({ block: "nearest" });
-  if (scroll === "box") centre(view, token);
+  if (scroll === "page") settle(() => view.active === position && token.scrollIntoView({ block: "nearest" }));
+  // The tokens alone: a selection that comes from outside must not move the reader's page.
+  if (scroll === "box") settle(() => view.active !== position || inside(view, token) || scrollTo(view, token, view.box.clientHeight / 2));
 }
 
-// Scrolls the tokens alone: a selection that comes from outside must not move the reader's page.
-function centre(view, token) {
+function walk(view, position) {
+  activate(view, position, "page");
+  const { active } = view;
+  settle(() => view.active === active && tip(view, active));
+}
+
+// A block out of sight has an estimated height: once it is drawn, the token stands elsewhere. So over a few frames.
+function settle(scroll, frames = 6) {
+  scroll();
+  if (frames > 0) requestAnimationFrame(() => settle(scroll, frames - 1));
+}
+
+function inside(view, token) {
   const box = view.box.getBoundingClientRect(), place = token.getBoundingClientRect();
-  if (place.top >= box.top && place.bottom <= box.bottom) return;
-  view.box.scrollTop += place.top - box.top - view.box.clientHeight / 2;
+  return place.top >= box.top && place.bottom <= box.bottom;
+}
+
+function scrollTo(view, token, below) {
+  view.box.scrollTop += token.getBoundingClientRect().top - view.box.getBoundingClientRect().top - below;
 }
 
 function pick(view, position) {
@@ -50,7 +65,7 @@ function follow(view, selected) {
 }
 
 function line(view, direction) {
-  const here = view.active - view.data.view.prompt;
+  const here = view.active - view.content.prompt;
   const from = view.tokens[here].getClientRects()[0];
   let best = here, top = null;
   for (let i = here + direction; i >= 0 && i < view.tokens.length; i += direction) {
@@ -61,12 +76,12 @@ function line(view, direction) {
     best = i;
     if (direction > 0 ? place.right > from.left : place.left <= from.left) break;
   }
-  return view.data.view.prompt + best;
+  return view.content.prompt + best;
 }
 
 function page(view, direction) {
   const target = at(view, view.active).getBoundingClientRect().top + direction * view.box.clientHeight * 0.9;
-  return view.data.view.prompt + firstBelow(view, target);
+  return view.content.prompt + firstBelow(view, target);
 }
 
 // The first token whose line starts at or below a height on the screen.
@@ -82,7 +97,7 @@ function firstBelow(view, y) {
 
 function find(view, needle) {
   if (view.haystack === null) {
-    const { text, prompt } = view.data.view;
+    const { text, prompt } = view.content;
     view.starts = [];
     let all = "";
     for (const token of text.slice(prompt)) {
@@ -91,11 +106,11 @@ function find(view, needle) {
     }
     view.haystack = all;
   }
-  const after = view.active === null ? 0 : view.starts[view.active - view.data.view.prompt] + 1;
+  const after = view.active === null ? 0 : view.starts[view.active - view.content.prompt] + 1;
   let hit = view.haystack.indexOf(needle, after);
   if (hit < 0) hit = view.haystack.indexOf(needle); // from the top again
   if (hit < 0) return null;
-  return view.data.view.prompt + view.starts.findLastIndex((start) => start <= hit);
+  return view.content.prompt + view.starts.findLastIndex((start) => start <= hit);
 }
 
 function onKey(view, event) {
@@ -104,7 +119,7 @@ function onKey(view, event) {
     event.preventDefault();
     return view.finder.focus();
   }
-  if (view.active === null) activate(view, view.selected ?? view.data.view.prompt, null);
+  if (view.active === null) activate(view, view.selected ?? view.content.prompt, null);
   if (event.key === "Enter" || event.key === " ") {
     event.preventDefault();
     return pick(view, view.active);
@@ -126,8 +141,7 @@ function onKey(view, event) {
   event.preventDefault();
   const position = moves[event.key]();
   if (position === undefined) return;
-  activate(view, position, "page");
-  tip(view, view.active);
+  walk(view, position);
 }
 
 function onFind(view, event) {
@@ -137,34 +151,35 @@ function onFind(view, event) {
   const needle = view.finder.value.toLowerCase();
   const position = needle === "" ? null : find(view, needle);
   view.finder.classList.toggle("none", needle !== "" && position === null);
-  if (position !== null) {
-    activate(view, position, "page");
-    tip(view, position);
-  }
+  if (position !== null) walk(view, position);
 }
 
 // ---- several transcripts that scroll together ----------------------------------------------------------------------
 
 function lead(view) {
-  const { group } = view.data;
+  const { group } = view;
   if (!group || view.tokens.length === 0 || performance.now() < view.followingUntil) return;
   const index = firstBelow(view, view.box.getBoundingClientRect().top);
   document.dispatchEvent(new CustomEvent(SCROLL, { detail: { group, index, source: view.box } }));
 }
 
 function trail(view, { group, index, source }) {
-  if (group !== view.data.group || source === view.box || view.tokens.length === 0) return;
+  if (group !== view.group || source === view.box || view.tokens.length === 0) return;
   const token = view.tokens[Math.min(index, view.tokens.length - 1)];
-  view.followingUntil = performance.now() + 150; // its own scroll event is an echo, not the reader
-  view.box.scrollTop += token.getBoundingClientRect().top - view.box.getBoundingClientRect().top;
+  view.trailing = token;
+  settle(() => {
+    if (view.trailing !== token) return; // a newer place to be
+    view.followingUntil = performance.now() + 150; // its own scroll event is an echo, not the reader
+    scrollTo(view, token, 0);
+  });
 }
 
 // ---- mounting ------------------------------------------------------------------------------------------------------
 
 function mount(root) {
   const view = {
-    root, data: null, revision: null, tokens: [], stops: [], selected: null, active: null,
-    followed: null, pending: [], followingUntil: 0, send: () => {},
+    root, content: null, revision: null, colour: null, group: null, tokens: [], stops: [], selected: null, active: null,
+    followed: null, pending: [], trailing: null, followingUntil: 0, send: () => {},
     frame: root.querySelector(".transcript"), box: root.querySelector(".tokens"),
     finder: root.querySelector(".find"), tip: root.querySelector(".tip"),
   };
@@ -180,7 +195,7 @@ function mount(root) {
   view.box.addEventListener("pointerleave", () => tip(view, null));
   view.box.addEventListener("blur", () => tip(view, null));
   view.box.addEventListener("focus", () => {
-    if (view.active === null) activate(view, view.selected ?? view.data.view.prompt, null);
+    if (view.active === null) activate(view, view.selected ?? view.content.prompt, null);
   });
   view.box.addEventListener("keydown", (event) => onKey(view, event));
   let frame = 0;
@@ -198,16 +213,18 @@ function mount(root) {
 export default function ({ data, parentElement: root, setTriggerValue }) {
   let view = VIEWS.get(root);
   if (!view) VIEWS.set(root, (view = mount(root)));
-  const colour = view.data?.colour;
-  view.data = data;
+  view.group = data.group;
   view.send = (position) => setTriggerValue("pick", position);
   view.frame.style.setProperty("--gain", data.intensity);
   view.frame.style.setProperty("--height", `${data.height}px`);
-  if (view.revision !== data.rev) {
+  const isNew = view.revision !== data.rev;
+  if (isNew) {
     view.revision = data.rev;
+    view.content = JSON.parse(data.view);
     build(view);
-    paint(view);
-  } else if (colour !== data.colour) {
+  }
+  if (isNew || view.colour !== data.colour) {
+    view.colour = data.colour;
     paint(view);
   }
   follow(view, data.selected);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -62,6 +63,16 @@ continuation_table(
     passes=["exact", "replica", "refeed"],
     key="continuations",
 )
+"""
+
+
+TWINS = """
+import streamlit as st
+from backend.transcript import TranscriptView, token_transcript
+
+for name, length in (("long", 2000), ("short", 900)):
+    view = TranscriptView(text=[f" {name}{i}" + "\\n" * (i % 40 == 39) for i in range(length)], prompt_length=0)
+    token_transcript(view, key=name, height=200, group="pair", selected=1500 if name == "long" else None)
 """
 
 
@@ -142,8 +153,9 @@ def test_the_page_sends_columns_and_reads_the_pick() -> None:
     assert not at.exception
     assert [text.value for text in at.text] == ["returned None, selected None"]
     sent = json.loads(at.get("bidi_component")[0].proto.json)
-    assert sent["view"]["text"][7] == HOSTILE
-    assert sent["view"]["flip"] == {"3": True, "4": False, "6": False}
+    drawn = json.loads(sent["view"])
+    assert drawn["text"][7] == HOSTILE
+    assert drawn["flip"] == {"3": True, "4": False, "6": False}
     assert sent["colour"] == "credit"
     at.session_state["transcript"] = {"pick": 4}
     at.run()
@@ -307,6 +319,37 @@ def test_a_colour_repaints_and_the_tooltip_shows_every_pass(page: Page) -> None:
     page.get_by_role("option", name="refeed − exact", exact=True).click()
     expect(token(page, 3)).to_have_class("t measured neg disagrees candidate")
     expect(token(page, 4)).to_have_class("t measured zero")
+
+
+@pytest.mark.browser
+def test_spans_are_built_once(page: Page) -> None:
+    token(page, 5).evaluate("node => { node.sameNode = true; }")
+    page.get_by_role("combobox", name="Colour").click()
+    page.get_by_role("option", name="flip", exact=True).click()
+    expect(token(page, 3)).to_have_class("t measured alarm disagrees candidate")
+    token(page, 5).click()
+    expect(page.get_by_text("returned 5, selected 5")).to_be_visible()
+    assert token(page, 5).evaluate("node => node.sameNode === true")
+
+
+@pytest.mark.browser
+def test_a_selection_is_scrolled_to_and_a_group_scrolls_together(browser: Browser, tmp_path: Path) -> None:
+    script = tmp_path / "twins.py"
+    script.write_text(TWINS, encoding="utf-8")
+    with serve(script) as url:
+        page = browser.new_page(viewport={"width": 1000, "height": 800})
+        page.goto(url)
+        long, short = tokens(page).first, tokens(page).last
+        selected = long.get_by_role("option", selected=True)
+        expect(selected).to_have_text(" long1500")
+        expect(selected).to_be_in_viewport()
+        long.hover()
+        long.evaluate("box => { box.scrollTop = 0; }")
+        expect(short.get_by_text(" short5", exact=True)).to_be_in_viewport()
+        long.evaluate("box => { box.querySelector('#t400').scrollIntoView({ block: 'start' }); }")
+        expect(short.get_by_text(" short400", exact=True)).to_be_in_viewport()
+        assert page.evaluate("document.scrollingElement.scrollTop") == 0
+        page.close()
 
 
 @pytest.mark.browser
