@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -193,23 +194,60 @@ def nested(cursor: Connection, campaign: str, problems: Sequence[str], rollout: 
     return cursor.sql(_NESTED, params=parameters).to_arrow_table().cast(shards.SCHEMA)
 
 
-_ORDER = {
+_BY_PASS = f"list_position({list(PASSES)}, pass)"
+_CSV_ORDER = {
     "problem": "problem",
     "rollout": "problem, rollout",
     "pivot": "problem, rollout, position",
-    "measurement": "problem, rollout, position, run, list_position(['{}'], pass)".format("', '".join(PASSES)),
-    "continuation": "problem, rollout, position, run, list_position(['{}'], pass), arm, i".format("', '".join(PASSES)),
+    "measurement": f"problem, rollout, position, run, {_BY_PASS}",
+    "continuation": f"problem, rollout, position, run, {_BY_PASS}, arm, i",
     "token": "id",
 }
-FLAT_TABLES = tuple(_ORDER)
-"""The tables that `flat` can give."""
+CSV_TABLES = tuple(_CSV_ORDER)
+"""The tables that `write_csv` can write."""
+
+_CSV_FORM = {
+    "BLOB": "hex({})",
+    # As JSON, in the spelling that JavaScript and Python read for what JSON itself cannot say.
+    "DOUBLE[]": "replace(replace({}::VARCHAR, 'inf', 'Infinity'), 'nan', 'NaN')",
+    "DOUBLE[][]": "replace(replace({}::VARCHAR, 'inf', 'Infinity'), 'nan', 'NaN')",
+}
 
 
-def flat(cursor: Connection, table: str, campaign: str) -> pa.Table:
-    order = _ORDER[table]
-    hidden = {"pivot": "EXCLUDE (id)", "measurement": "EXCLUDE (pivot_id)"}.get(table, "")
-    query = f'SELECT * {hidden} FROM "{table}" WHERE campaign = ? ORDER BY {order}'  # noqa: S608 (names from _ORDER)
-    return cursor.sql(query, params=[campaign]).to_arrow_table()
+def write_csv(cursor: Connection, table: str, campaign: str, path: Path) -> None:
+    """A campaign's rows of one table as CSV: lists as JSON, bytes in hexadecimal, nothing for what is unknown."""
+    hidden = {"pivot": ["id"], "measurement": ["pivot_id"]}.get(table, [])
+    described = cursor.execute(f'DESCRIBE "{table}"').fetchall()
+    columns = ", ".join(
+        _CSV_FORM.get(kind, "{}").format(f'"{name}"') + f' AS "{name}"'
+        for name, kind, *_ in described
+        if name not in hidden
+    )
+    query = f'SELECT {columns} FROM "{table}" WHERE campaign = ? ORDER BY {_CSV_ORDER[table]}'  # noqa: S608 (own names)
+    cursor.sql(query, params=[campaign]).write_csv(str(path), header=True)
+
+
+_WIDE = f"""
+    SELECT * FROM (SELECT p.problem, p.rollout, p.position, p.margin, r.correct, len(r.prompt_ids) AS prompt_tokens,
+        max(numerator) FILTER (pass = 'exact') AS exact, max(numerator) FILTER (pass = 'replica') AS replica,
+        max(numerator) FILTER (pass = 'refeed') AS refeed,
+        max(cache_misses) FILTER (pass = 'exact') AS misses_exact,
+        max(cache_misses) FILTER (pass = 'replica') AS misses_replica,
+        bool_or(probe_diverged) FILTER (pass = 'replica') AS diverged_replica,
+        max(probe_delta) FILTER (pass = 'replica') AS delta_replica,
+        bool_or(probe_diverged) FILTER (pass = 'refeed') AS diverged_refeed,
+        max(probe_delta) FILTER (pass = 'refeed') AS delta_refeed
+    FROM "pivot" p
+    JOIN rollout r USING (campaign, problem, rollout)
+    LEFT JOIN (SELECT * FROM measurement WHERE campaign = $1 AND run = 'campaign') m ON m.pivot_id = p.id
+    WHERE p.campaign = $1 AND p.planned GROUP BY ALL)
+    {_PROBLEM_ORDER}, rollout, position
+"""  # noqa: S608 (our own constant)
+
+
+def wide(cursor: Connection, campaign: str) -> list[dict[str, Any]]:
+    """One dict a planned pivot with the standard passes side by side, in order."""
+    return rows(cursor, _WIDE, [campaign])
 
 
 def token_bytes(cursor: Connection, campaign: str, ids: Iterable[int]) -> dict[int, bytes]:

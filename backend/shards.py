@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from backend.errors import UserError
 from backend.files import replacing
-from backend.records import ProblemRecord
+from backend.records import ContinuationRecord, Measurement, Pivot, ProblemRecord, Rollout, TokenText
 
 METADATA_KEY = b"pivotscope"
 FORMAT = 1
@@ -205,11 +205,18 @@ def metadata_of(file: pq.ParquetFile) -> dict[str, Any]:
     return document
 
 
+_COLUMNS = {
+    kind: tuple((item.name, item.name.rstrip("_")) for item in fields(kind))
+    for kind in (ProblemRecord, Rollout, Pivot, Measurement, ContinuationRecord, TokenText)
+}
+"""Attribute and column of each field of the records."""
+
+
 def _plain(value: Any) -> Any:
     # dataclasses.asdict copies every number of every list; these lists are long, so they are passed through.
-    if is_dataclass(value):
-        return {item.name.rstrip("_"): _plain(getattr(value, item.name)) for item in fields(value)}
-    if isinstance(value, list) and value and is_dataclass(value[0]):
+    if columns := _COLUMNS.get(type(value)):
+        return {column: _plain(getattr(value, attribute)) for attribute, column in columns}
+    if isinstance(value, list) and value and type(value[0]) in _COLUMNS:
         return [_plain(item) for item in value]
     return value
 

@@ -304,10 +304,15 @@ class Store:
         with self._reading() as cursor:
             return measurements.readings(cursor, campaign)
 
-    def flat(self, table: str, campaign: str) -> pa.Table:
-        """A campaign's rows of one of the store's own tables, in order."""
+    def write_csv(self, table: str, campaign: str, path: Path) -> None:
+        """A campaign's rows of one of `queries.CSV_TABLES` as CSV."""
         with self._reading() as cursor:
-            return queries.flat(cursor, table, campaign)
+            queries.write_csv(cursor, table, campaign, path)
+
+    def wide(self, campaign: str) -> list[dict[str, Any]]:
+        """One dict a planned pivot with exact, replica and refeed side by side, as a receipt has them."""
+        with self._reading() as cursor:
+            return queries.wide(cursor, campaign)
 
     def token_bytes(self, campaign: str, ids: Iterable[int]) -> dict[int, bytes]:
         """The bytes of those token ids whose text is known."""

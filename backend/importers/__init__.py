@@ -1,0 +1,113 @@
+"""Other people's rollouts and receipts, and our own exports, into the store. A file comes in whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TypedDict
+
+from backend.errors import UserError
+from backend.importers.parquet import Bundle
+from backend.importers.reading import MAX_BYTES, content_id, parse_object, read_bytes
+from backend.importers.receipts import read_receipt
+from backend.importers.rollouts import read_rollout
+from backend.ingest import Campaign
+from backend.records import ProblemRecord
+from backend.shards import to_table
+from backend.store import Store, file_sha256
+
+__all__ = ["MAX_BYTES", "Imported", "import_path", "ingest_bundled"]
+
+_PARQUET_MAGIC = b"PAR1"
+
+
+class Imported(TypedDict):
+    """What became of one file."""
+
+    path: str
+    campaign: str
+    """Hash of the file's content: the same file again adds nothing."""
+    pivots: int
+    rollouts: int
+
+
+def import_path(store: Store, path: Path) -> list[Imported]:
+    """Import a file, or each JSON and Parquet file of a folder.
+
+    Raises `UserError`, naming the file and the field, for one that is no receipt, rollout or export.
+    """
+    if not path.is_dir():
+        return [_import_file(store, path)]
+    files = sorted(file for file in path.iterdir() if file.suffix in (".json", ".parquet"))
+    if not files:
+        raise UserError(f"{path}: is a folder without JSON or Parquet files; give receipts, rollouts or exports")
+    return [_import_file(store, file) for file in files]
+
+
+def ingest_bundled(store: Store, folder: Path) -> list[str]:
+    """Take in the campaigns that ship, each `NAME.parquet` once for good: a removed one does not come back.
+
+    Returns the ids of the new ones.
+    """
+    added = []
+    for path in sorted(folder.glob("*.parquet")):
+        key = f"bundled:{path.stem}"
+        if store.setting(key) is not None:
+            continue
+        bundle = Bundle(path)
+        campaign = bundle.campaign(file_sha256(path)[:12], None, "bundled")
+        if store.add_campaign(campaign, bundle.tables(), str(path), bundle.engines()):
+            added.append(campaign.campaign)
+        store.set_setting(key, campaign.campaign)
+    return added
+
+
+def _import_file(store: Store, path: Path) -> Imported:
+    if _is_parquet(path):
+        campaign = _import_bundle(store, path)
+    else:
+        campaign = _import_json(store, path)
+    row = store.campaign(campaign)
+    return Imported(path=str(path), campaign=campaign, pivots=row["pivots"], rollouts=row["rollouts"])
+
+
+def _is_parquet(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return path.suffix == ".parquet" or file.read(len(_PARQUET_MAGIC)) == _PARQUET_MAGIC
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); give a file that exists") from None
+
+
+def _import_bundle(store: Store, path: Path) -> str:
+    if path.stat().st_size > MAX_BYTES:
+        raise UserError(f"{path}: has {path.stat().st_size:,} bytes; a file to import has at most {MAX_BYTES:,}")
+    bundle = Bundle(path)
+    campaign = file_sha256(path)[:12]
+    name = _free_name(store, bundle.facts.campaign.name, campaign)
+    store.add_campaign(bundle.campaign(campaign, name, "import"), bundle.tables(), str(path), bundle.engines())
+    return campaign
+
+
+def _import_json(store: Store, path: Path) -> str:
+    content = read_bytes(path)
+    campaign = content_id(content)
+    if any(row["campaign"] == campaign for row in store.campaigns()):
+        return campaign
+    data = parse_object(content, str(path))
+    row: Campaign
+    records: Iterable[ProblemRecord]
+    if "pivots" in data:
+        row, records = read_receipt(data, str(path), campaign, _free_name(store, path.stem, campaign))
+    elif "tokens" in data:
+        row, records = read_rollout(data, str(path), campaign, _free_name(store, path.stem, campaign))
+    else:
+        raise UserError(f"{path}: has neither `pivots` (a receipt) nor `tokens` (a rollout); give one of the two")
+    store.add_campaign(row, [to_table(records)], str(path))
+    return campaign
+
+
+def _free_name(store: Store, wanted: str, campaign: str) -> str:
+    """`wanted`, or with the id behind it where another campaign has that name: a name should find one campaign."""
+    taken = any(row["name"] == wanted and row["campaign"] != campaign for row in store.campaigns())
+    return f"{wanted} ({campaign[:6]})" if taken else wanted
