@@ -1,0 +1,121 @@
+"""What can be set on the vLLM engine, and what it is started with."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from backend.errors import UserError
+
+CPU_BLOCK = 32
+"""Finest block of vLLM's CPU attention, in tokens; blocks there are multiples of it."""
+_CPU_CACHE_BYTES = 1 << 30
+_LONGEST = 8192
+"""Most tokens of a sequence unless `max_model_len` says otherwise."""
+_BATCHED_TOKENS = 8192
+_KINDS: dict[str, type] = {
+    "attention_backend": str,
+    "max_num_seqs": int,
+    "max_num_batched_tokens": int,
+    "gpu_memory_utilization": float,
+    "kv_cache_memory_bytes": int,
+    "enforce_eager": bool,
+    "block_size": int,
+    "max_model_len": int,
+}
+
+
+_REQUIRED = ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_V2_MODEL_RUNNER", "VLLM_BATCH_INVARIANT")
+
+
+def environment(device: str, *, batch_invariant: bool = False) -> dict[str, str]:
+    """Variables that an engine process on `device` (`cpu` or `cuda`) needs before Python imports torch and vLLM.
+
+    One process, because the sampler must see each token as it comes and the readings are taken from the scheduler;
+    the model runner that accepts the sampler; logs away from stdout. On a CPU two OpenMP threads in the process of
+    the scheduler wait for each other more than they compute.
+    """
+    variables = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_BATCH_INVARIANT": str(int(batch_invariant)),
+    }
+    if device == "cpu":
+        variables |= {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+    return variables
+
+
+def enter(variables: Mapping[str, str]) -> None:
+    """Set in this process what `environment` asks for. What does not change results yields to what is set already."""
+    for name, value in variables.items():
+        if name in _REQUIRED:
+            os.environ[name] = value
+        else:
+            os.environ.setdefault(name, value)
+
+
+def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """`engine_options` of a campaign file, checked. Raises `UserError` for an unknown or wrong one."""
+    for name, value in options.items():
+        if name not in _KINDS:
+            near = difflib.get_close_matches(name, _KINDS, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known ones are {', '.join(_KINDS)}"
+            raise UserError(f"engine_options: unknown option `{name}` of the vllm engine; {hint}")
+        kind = _KINDS[name]
+        right = isinstance(value, (int, float) if kind is float else kind)
+        if not right or (isinstance(value, bool) and kind is not bool):
+            raise UserError(f"engine_options: `{name}` is {value!r}, but must be of type {kind.__name__}")
+        if kind is int and value < 1:
+            raise UserError(f"engine_options: `{name}` is {value}, but must be at least 1")
+    if not 0 < options.get("gpu_memory_utilization", 1) <= 1:
+        raise UserError("engine_options: `gpu_memory_utilization` must be above 0 and at most 1")
+    return dict(options)
+
+
+def arguments(
+    model: Path, dtype: str, options: Mapping[str, Any], device: str, context_length: int | None
+) -> dict[str, Any]:
+    """Keyword arguments for vLLM's `LLM`. Raises `UserError` for options that the device cannot have."""
+    longest = options.get("max_model_len", min(context_length or _LONGEST, _LONGEST))
+    budget = options.get("max_num_batched_tokens", max(_BATCHED_TOKENS, longest))
+    if budget < longest:
+        raise UserError(
+            f"engine_options: `max_num_batched_tokens` is {budget}, but one step must take a whole prefill, "
+            f"of up to `max_model_len` = {longest} tokens; raise the one or lower the other"
+        )
+    defaults: dict[str, Any] = {}
+    if device == "cpu":
+        defaults = {"enforce_eager": True, "block_size": CPU_BLOCK}
+        if "gpu_memory_utilization" not in options:
+            defaults["kv_cache_memory_bytes"] = _CPU_CACHE_BYTES
+        block = options.get("block_size", CPU_BLOCK)
+        if block % CPU_BLOCK:
+            raise UserError(f"engine_options: `block_size` is {block}, but must be a multiple of {CPU_BLOCK} on a CPU")
+        if options.get("max_num_seqs", 2) < 2:
+            raise UserError(
+                "engine_options: `max_num_seqs` must be at least 2 on a CPU, where no step has a single row"
+            )
+    return {
+        **defaults,
+        **options,
+        "model": str(model),
+        "dtype": dtype,
+        "max_model_len": longest,
+        "max_num_batched_tokens": budget,
+        # A prefill is never split: where the cuts fall would depend on what else is in the batch.
+        "enable_chunked_prefill": False,
+        "enable_prefix_caching": True,
+        # The next step may only be planned once this one's tokens are known.
+        "async_scheduling": False,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "trust_remote_code": False,
+        "disable_log_stats": False,
+        "seed": 0,
+    }
