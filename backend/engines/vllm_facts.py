@@ -1,0 +1,62 @@
+"""Readings from a running vLLM: what its releases keep in different places, asked for by feature."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from backend.errors import WorkFailed
+
+
+def block_size(llm: Any) -> int:
+    """Tokens a KV block holds, after start. Raises `WorkFailed` for a model whose layers keep unlike caches."""
+    groups = _scheduler(llm).kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        raise WorkFailed(
+            f"vLLM keeps {len(groups)} unlike KV caches for this model, so that a prefix cannot be resumed exactly; "
+            "use a dense decoder-only model"
+        )
+    return int(groups[0].kv_cache_spec.block_size)
+
+
+def capacity(llm: Any) -> int:
+    """Tokens that the KV cache holds; one block is vLLM's own."""
+    return (int(_scheduler(llm).kv_cache_config.num_blocks) - 1) * block_size(llm)
+
+
+def preemptions(llm: Any) -> int | None:
+    """Preemptions since the process began; None when this release counts them elsewhere."""
+    for metric in llm.get_metrics():
+        if metric.name.removesuffix("_total") == "vllm:num_preemptions":
+            return int(metric.value)
+    return None
+
+
+def attention_backend(llm: Any) -> str | None:
+    """Name of the attention kernels in use; None when it cannot be read."""
+    with contextlib.suppress(AttributeError, IndexError):
+        return str(_runner(llm).attn_groups[0][0].backend.get_name())
+    return None
+
+
+def graphs(llm: Any) -> bool | None:
+    """Whether steps run as captured graphs; None when it cannot be read."""
+    config = llm.llm_engine.vllm_config
+    with contextlib.suppress(AttributeError):
+        return not config.model_config.enforce_eager and config.compilation_config.cudagraph_mode.name != "NONE"
+    return None
+
+
+def limits(llm: Any) -> tuple[int, int, int]:
+    """Most sequences in a step, most tokens in a step, most tokens of a sequence."""
+    config = llm.llm_engine.vllm_config
+    scheduler = config.scheduler_config
+    return scheduler.max_num_seqs, scheduler.max_num_batched_tokens, config.model_config.max_model_len
+
+
+def _scheduler(llm: Any) -> Any:
+    return llm.llm_engine.engine_core.engine_core.scheduler
+
+
+def _runner(llm: Any) -> Any:
+    return llm.llm_engine.model_executor.driver_worker.worker.model_runner
