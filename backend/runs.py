@@ -125,9 +125,7 @@ class RunFolder:
             self._lock(descriptor, settings.name)
             self._agree(settings)
             (self.path / "cancel").unlink(missing_ok=True)
-            # What a killed run left half-written under a temporary name; nobody else writes here now.
-            for rest in [*self.shards.glob(".tmp-*"), *self.path.glob(".tmp-*")]:
-                rest.unlink(missing_ok=True)
+            self._tidy()
             yield
         finally:
             os.close(descriptor)
@@ -266,6 +264,15 @@ class RunFolder:
                 break
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+
+    def _tidy(self) -> None:
+        """Remove what a killed run left half-written; nobody else writes here now."""
+        for rest in [*self.shards.glob(".tmp-*"), *self.path.glob(".tmp-*")]:
+            rest.unlink(missing_ok=True)
+        log = self.path / "log.jsonl"
+        if log.exists() and not log.read_bytes().endswith(b"\n"):
+            with log.open("a") as file:
+                file.write("\n")
 
     def _agree(self, settings: CampaignSettings) -> None:
         stored = self.settings()
