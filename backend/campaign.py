@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice, takewhile
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from backend.engines.base import Control, Engine, RolloutRequest, Sampling
 from backend.engines.halving import halving
@@ -26,19 +25,9 @@ from backend.records import Pass, Pivot, Problem, ProblemRecord, ProblemState, R
 from backend.replay import ReplaySettings, replay, rollout_seed
 from backend.runs import RunFolder
 from backend.settings import CampaignSettings
+from backend.sizing import MOST_IN_WAVE, refuse_long_limits, refuse_long_prompt, wave_size
 from backend.texts import Texts
 from backend.tracking import SAMPLING, OnProgress, Tracker
-
-MOST_IN_WAVE = 32
-"""Most problems in one wave; a kill loses at most that many."""
-
-
-@runtime_checkable
-class Bounded(Protocol):
-    """An engine whose kept states share a cache of limited size."""
-
-    def capacity(self) -> int | None:
-        """Tokens that the cache holds; None when unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,16 +81,6 @@ def run_campaign(
     return Outcome(progress.done, progress.screened_out, progress.failed, short, progress.seconds, progress.tokens)
 
 
-def wave_size(engine: Engine, settings: CampaignSettings, prompt_tokens: int) -> int:
-    """How many problems at once: as many as the engine's cache holds beside the continuations, 1 for one without."""
-    capacity = engine.capacity() if isinstance(engine, Bounded) else None
-    if capacity is None:
-        return 1
-    rollout = prompt_tokens + settings.max_rollout_tokens
-    running = (engine.info().max_num_seqs or 1) * (rollout + 1 + settings.max_continuation_tokens)
-    return max(1, min(MOST_IN_WAVE, (capacity - running) // (settings.rollouts * rollout)))
-
-
 @dataclass(slots=True)
 class _Work:
     """One problem of a wave."""
@@ -134,7 +113,7 @@ class _Campaign:
         self._states: dict[str, ProblemState] = {}
         self._texts = Texts(engine)
         self._writes: list[Future[Path]] = []
-        self._refuse_short_context()
+        refuse_long_limits(settings, self._info)
         self._size = wave or wave_size(engine, settings, self._longest_prompt())
 
     def run(self) -> None:
@@ -279,7 +258,6 @@ class _Campaign:
 
     def _store(self, work: _Work, state: ProblemState, error: str | None = None) -> None:
         """Hand a finished problem to the thread that writes shards, so that the engine does not wait for the disk."""
-        self._texts.learn(set(_ids(work.rollouts)))
         info = self._engine.info()
         record = ProblemRecord(
             work.problem.problem,
@@ -292,7 +270,7 @@ class _Campaign:
             info.digest(),
             info.document(),
             work.rollouts,
-            self._texts.tokens(set(_ids(work.rollouts))),
+            self._texts.tokens(work.rollouts),
         )
         self._writes.append(self._writer.submit(self._folder.write, record))
         self._states[record.problem] = state
@@ -317,41 +295,11 @@ class _Campaign:
         if self._settings.problems.screen and problem.gold is None:
             raise UserError(f"problem {problem.problem} has no gold answer, so the screen cannot judge its rollouts")
         ids = self._engine.prompt_ids(messages(problem.question), plain_prompt(problem.question))
-        context, needed = self._info.context_length, len(ids) + self._generated
-        if context is not None and needed > context:
-            raise UserError(
-                f"problem {problem.problem} has a prompt of {len(ids)} tokens; with rollout and continuation it needs "
-                f"{needed}, and the model reads {context}"
-            )
+        refuse_long_prompt(problem.problem, len(ids), self._settings, self._info)
         return ids
-
-    @property
-    def _generated(self) -> int:
-        """Most tokens generated after a prompt."""
-        return self._settings.max_rollout_tokens + self._settings.max_continuation_tokens
-
-    def _refuse_short_context(self) -> None:
-        context = self._info.context_length
-        if context is not None and self._generated >= context:
-            raise UserError(
-                f"max_rollout_tokens + max_continuation_tokens is {self._generated}, but the model reads only "
-                f"{context} tokens, the prompt included; lower one of them"
-            )
 
     def _longest_prompt(self) -> int:
         """Tokens of the longest prompt among the first problems."""
         first = list(self._problems.values())[:MOST_IN_WAVE]
         texts = ((messages(problem.question), plain_prompt(problem.question)) for problem in first)
         return max((len(self._engine.prompt_ids(*text)) for text in texts), default=0)
-
-
-def _ids(rollouts: Sequence[Rollout]) -> Iterator[int]:
-    """Every token id that occurs, repeated as often as it does."""
-    for rollout in rollouts:
-        yield from rollout.prompt_ids
-        yield from rollout.ids
-        yield from chain.from_iterable(rollout.topk_ids)
-        for pivot in rollout.pivots:
-            yield from (token for token in (pivot.actual, pivot.alternative) if token is not None)
-            for measurement in pivot.measurements:
-                yield from chain.from_iterable(one.ids for one in measurement.continuations)

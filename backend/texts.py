@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from backend.engines.base import Engine
-from backend.records import TokenText
+from backend.records import Rollout, TokenText
 
 
 class Texts:
     """The bytes of the token ids met so far.
 
-    `learn` asks the engine; the other methods only read, so another thread may use them while the engine works.
+    `learn` and `tokens` may ask the engine; `written` and `text` only read, so another thread may use them while the
+    engine works.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -34,6 +35,14 @@ class Texts:
         """`written` as text, with � where bytes are no UTF-8."""
         return self.written(ids).decode(errors="replace")
 
-    def tokens(self, ids: Iterable[int]) -> list[TokenText]:
-        """The distinct known ids in ascending order, with their bytes."""
-        return [TokenText(token, self._bytes[token]) for token in sorted(set(ids))]
+    def tokens(self, rollouts: Iterable[Rollout]) -> list[TokenText]:
+        """Every token id that occurs in the rollouts, ascending, with its bytes; unknown ones are learnt."""
+        ids: set[int] = set()
+        for rollout in rollouts:
+            ids.update(rollout.prompt_ids, rollout.ids, *rollout.topk_ids)
+            for pivot in rollout.pivots:
+                ids.update(token for token in (pivot.actual, pivot.alternative) if token is not None)
+                for measurement in pivot.measurements:
+                    ids.update(*[one.ids for one in measurement.continuations])
+        self.learn(ids)
+        return [TokenText(token, self._bytes[token]) for token in sorted(ids)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from backend.campaign import Outcome, run_campaign, wave_size
+from backend.campaign import Outcome, run_campaign
 from backend.engines.base import Control, Quiet, RolloutRequest
 from backend.engines.scripted_engine import ScriptedEngine
 from backend.errors import Cancelled, UserError, WorkFailed
@@ -313,17 +313,3 @@ def test_a_prompt_too_long_fails_its_problem(folder: RunFolder) -> None:
     outcome = run(folder, problems=problems)
     assert (outcome.done, outcome.failed) == (2, 1)
     assert "and the model reads 8192" in (records(folder)["long"].error or "")
-
-
-def test_waves_fill_the_cache_beside_the_continuations() -> None:
-    class Cached(ScriptedEngine):
-        def capacity(self) -> int | None:
-            return self.tokens
-
-    settings = campaign_settings(rollouts=4, max_rollout_tokens=80, max_continuation_tokens=59)
-    engine = Cached("toy", "float32")
-    sizes = []
-    for engine.tokens in (None, 0, 160 + 400 * 3, 160 + 400 * 3 - 1, 10**6):
-        sizes.append(wave_size(engine, settings, 20))
-    assert sizes == [1, 1, 3, 2, 32]
-    assert wave_size(ScriptedEngine("toy", "float32"), settings, 20) == 1
