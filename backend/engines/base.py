@@ -137,6 +137,8 @@ class EngineInfo:
     tokenizer_sha256: str | None
     eos_ids: list[int]
     special_ids: list[int]
+    matmul: str | None = None
+    """How matrices are multiplied where the dtype alone does not say it."""
 
     def document(self) -> str:
         """The facts as canonical JSON."""
