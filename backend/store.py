@@ -19,7 +19,8 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from backend import ingest, measurements, queries, schema
+from backend import ingest, instruments, measurements, queries, schema
+from backend.checks import Reading
 from backend.errors import PivotscopeError, UserError, WorkFailed
 from backend.files import replacing
 from backend.ingest import Campaign
@@ -299,10 +300,15 @@ class Store:
         with self._reading() as cursor:
             return measurements.credits(cursor, campaigns)
 
-    def readings(self, campaign: str) -> pd.DataFrame:
-        """The instrument readings summed up for the checks, one row a pass; columns as `measurements.READINGS` says."""
+    def check_readings(self, campaign: str) -> list[Reading]:
+        """The instrument readings of the campaign's own run as the checks take them, equal ones counted together."""
         with self._reading() as cursor:
-            return measurements.readings(cursor, campaign)
+            return instruments.readings(cursor, campaign)
+
+    def revision(self, campaigns: Sequence[str]) -> tuple[Any, ...]:
+        """A value to keep results under: it changes whenever what a report says of the campaigns can."""
+        with self._reading() as cursor:
+            return instruments.revision(cursor, campaigns)
 
     def write_csv(self, table: str, campaign: str, path: Path) -> None:
         """A campaign's rows of one of `queries.CSV_TABLES` as CSV."""
