@@ -68,23 +68,31 @@ class Campaign:
 
 # Views over the Arrow table registered as `incoming`, each unnesting the level above it.
 _LEVELS = {
-    "in_rollout": """
+    "each_rollout": """
         SELECT problem, unnest(item) FROM (SELECT problem, unnest(rollouts) AS item FROM incoming)
     """,
-    "in_pivot": """
-        SELECT problem, rollout, unnest(item) FROM (SELECT problem, rollout, unnest(pivots) AS item FROM in_rollout)
+    "each_pivot": """
+        SELECT problem, rollout, unnest(item) FROM (SELECT problem, rollout, unnest(pivots) AS item FROM each_rollout)
     """,
-    "in_measurement": """
+    "each_measurement": """
         SELECT problem, rollout, position, unnest(item)
-        FROM (SELECT problem, rollout, position, unnest(measurements) AS item FROM in_pivot)
+        FROM (SELECT problem, rollout, position, unnest(measurements) AS item FROM each_pivot)
     """,
-    "in_continuation": """
+    "each_continuation": """
         SELECT problem, rollout, position, pass, run, unnest(item)
-        FROM (SELECT problem, rollout, position, pass, run, unnest(continuations) AS item FROM in_measurement)
+        FROM (SELECT problem, rollout, position, pass, run, unnest(continuations) AS item FROM each_measurement)
     """,
-    "in_token": """
+    "each_token": """
         SELECT problem, unnest(item) FROM (SELECT problem, unnest(tokens) AS item FROM incoming)
     """,
+}
+
+# The same flat, computed once: what they are checked by and inserted from.
+_FLAT = {
+    "in_rollout": "SELECT * EXCLUDE (pivots) FROM each_rollout",
+    "in_pivot": "SELECT * EXCLUDE (measurements) FROM each_pivot",
+    "in_measurement": "SELECT * EXCLUDE (continuations) FROM each_measurement",
+    "in_continuation": "FROM each_continuation",
 }
 
 _KEYS = {
@@ -95,7 +103,6 @@ _KEYS = {
     "in_continuation": ("problem", "rollout", "position", "pass", "run", "arm", "i"),
 }
 
-# In this order: the continuations go with the measurements that are not there yet.
 _STATEMENTS = (
     """
     INSERT OR IGNORE INTO engine SELECT DISTINCT engine, engine_info FROM incoming
@@ -111,7 +118,7 @@ _STATEMENTS = (
     """,
     """
     INSERT INTO rollout BY NAME
-    SELECT $campaign AS campaign, n.* EXCLUDE (pivots) FROM in_rollout n
+    SELECT $campaign AS campaign, n.* FROM in_rollout n
     WHERE NOT EXISTS (
         SELECT 1 FROM rollout o WHERE o.campaign = $campaign AND o.problem = n.problem AND o.rollout = n.rollout
     )
@@ -123,37 +130,33 @@ _STATEMENTS = (
     """,
     """
     INSERT INTO "pivot" BY NAME
-    SELECT (SELECT coalesce(max(id), 0) FROM "pivot") + row_number() OVER () AS id, $campaign AS campaign,
-        n.* EXCLUDE (measurements)
+    SELECT (SELECT coalesce(max(id), 0) FROM "pivot") + row_number() OVER () AS id, $campaign AS campaign, n.*
     FROM in_pivot n
     WHERE NOT EXISTS (
         SELECT 1 FROM "pivot" o
         WHERE o.campaign = $campaign AND o.problem = n.problem AND o.rollout = n.rollout AND o.position = n.position
     )
     """,
+    # Found by the pivots' numbers: old measurements have other numbers than new pivots, so few of them are read.
     """
-    INSERT INTO continuation BY NAME
-    SELECT $campaign AS campaign, n.* FROM in_continuation n
-    WHERE NOT EXISTS (
-        SELECT 1 FROM measurement o
-        WHERE o.campaign = $campaign AND o.problem = n.problem AND o.rollout = n.rollout AND o.position = n.position
-        AND o.pass = n.pass AND o.run = n.run
-    )
-    """,
-    """
-    INSERT INTO measurement BY NAME
-    SELECT p.id AS pivot_id, $campaign AS campaign, n.* EXCLUDE (continuations)
+    CREATE OR REPLACE TEMP TABLE new_measurement AS
+    SELECT p.id AS pivot_id, n.*
     FROM in_measurement n JOIN "pivot" p
     ON p.campaign = $campaign AND p.problem = n.problem AND p.rollout = n.rollout AND p.position = n.position
-    WHERE NOT EXISTS (
-        SELECT 1 FROM measurement o
-        WHERE o.campaign = $campaign AND o.problem = n.problem AND o.rollout = n.rollout AND o.position = n.position
-        AND o.pass = n.pass AND o.run = n.run
-    )
     """,
     """
+    DELETE FROM new_measurement n USING measurement o
+    WHERE o.pivot_id = n.pivot_id AND o.pass = n.pass AND o.run = n.run
+    """,
+    """
+    INSERT INTO continuation BY NAME
+    SELECT $campaign AS campaign, n.*
+    FROM in_continuation n SEMI JOIN new_measurement USING (problem, rollout, position, pass, run)
+    """,
+    "INSERT INTO measurement BY NAME SELECT $campaign AS campaign, * FROM new_measurement",
+    """
     INSERT INTO token BY NAME
-    SELECT $campaign AS campaign, n.id, any_value(n.bytes) AS bytes FROM in_token n
+    SELECT $campaign AS campaign, n.id, any_value(n.bytes) AS bytes FROM each_token n
     WHERE NOT EXISTS (SELECT 1 FROM token o WHERE o.campaign = $campaign AND o.id = n.id)
     GROUP BY n.id
     """,
@@ -213,6 +216,8 @@ def merge(cursor: Connection, campaign: str, table: pa.Table, where: str) -> Non
     try:
         for name, query in _LEVELS.items():
             cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
+        for name, query in _FLAT.items():
+            cursor.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
         _refuse_contradictions(cursor, where)
         for statement in _STATEMENTS:
             cursor.execute(statement, {"campaign": campaign} if "$campaign" in statement else None)

@@ -122,28 +122,28 @@ def rollouts(cursor: Connection, campaign: str, problem: str) -> list[dict[str, 
 
 
 def _pack(struct: pa.StructType) -> str:
-    return "{" + ", ".join(f"'{item.name}': \"{item.name}\"" for item in struct) + "}"
+    return "struct_pack(" + ", ".join(f'"{item.name}" := "{item.name}"' for item in struct) + ")"
 
 
 def _list(struct: pa.StructType, order: str) -> str:
     return f"list({_pack(struct)} ORDER BY {order})"
 
 
-_NESTED = f"""
+_TREE = f"""
     WITH held AS (SELECT unnest($problems) AS problem),
     c AS (
         SELECT problem, rollout, position, pass, run, {_list(shards.CONTINUATION, "arm, i")} AS continuations
         FROM continuation SEMI JOIN held USING (problem)
-        WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout) GROUP BY ALL
+        WHERE campaign = $campaign {{only}} GROUP BY ALL
     ),
     m AS (
         SELECT problem, rollout, position,
-            {_list(shards.MEASUREMENT, "run <> 'campaign', started, run, list_position($passes, pass)")} AS measurements
+            {_list(shards.MEASUREMENT, "run <> 'campaign', run, list_position($passes, pass)")} AS measurements
         FROM (
             SELECT m.*, coalesce(continuations, []) AS continuations
             FROM measurement m LEFT JOIN c USING (problem, rollout, position, pass, run)
             SEMI JOIN held USING (problem)
-            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+            WHERE campaign = $campaign {{only}}
         ) GROUP BY ALL
     ),
     v AS (
@@ -152,7 +152,7 @@ _NESTED = f"""
             SELECT v.*, coalesce(measurements, []) AS measurements
             FROM "pivot" v LEFT JOIN m USING (problem, rollout, position)
             SEMI JOIN held USING (problem)
-            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+            WHERE campaign = $campaign {{only}}
         ) GROUP BY ALL
     ),
     r AS (
@@ -160,29 +160,41 @@ _NESTED = f"""
         FROM (
             SELECT r.*, coalesce(pivots, []) AS pivots FROM rollout r LEFT JOIN v USING (problem, rollout)
             SEMI JOIN held USING (problem)
-            WHERE campaign = $campaign AND ($rollout IS NULL OR rollout = $rollout)
+            WHERE campaign = $campaign {{only}}
         ) GROUP BY ALL
-    ),
+    )
+"""  # noqa: S608 (built of our own names)
+
+_TEXTS = f"""
+    ,
     used AS (
         SELECT problem, unnest(prompt_ids || ids || flatten(topk_ids)) AS id
-        FROM rollout SEMI JOIN held USING (problem) WHERE campaign = $campaign AND $rollout IS NULL
+        FROM rollout SEMI JOIN held USING (problem) WHERE campaign = $campaign
         UNION
         SELECT problem, unnest(ids) FROM continuation SEMI JOIN held USING (problem)
-        WHERE campaign = $campaign AND $rollout IS NULL
+        WHERE campaign = $campaign
         UNION
         SELECT problem, unnest([actual, alternative]) FROM "pivot" SEMI JOIN held USING (problem)
-        WHERE campaign = $campaign AND $rollout IS NULL
+        WHERE campaign = $campaign
     ),
     t AS (
         SELECT problem, {_list(shards.TOKEN, "id")} AS tokens
         FROM used JOIN (SELECT id, bytes FROM token WHERE campaign = $campaign) USING (id) GROUP BY problem
     )
+"""  # noqa: S608 (built of our own names)
+
+_WHOLE = f"""
     SELECT problem, question, gold, source, state, error, seconds, p.engine, e.info AS engine_info,
-        coalesce(rollouts, []) AS rollouts, coalesce(tokens, []) AS tokens, stated
+        coalesce(rollouts, []) AS rollouts, {{tokens}} AS tokens, stated
     FROM problem p SEMI JOIN held USING (problem)
-    LEFT JOIN r USING (problem) LEFT JOIN t USING (problem) LEFT JOIN engine e ON e.digest = p.engine
+    LEFT JOIN r USING (problem) {{texts}} LEFT JOIN engine e ON e.digest = p.engine
     WHERE campaign = $campaign {_PROBLEM_ORDER}
 """  # noqa: S608 (built of our own names)
+
+_RECORDS = (
+    _TREE.format(only="") + _TEXTS + _WHOLE.format(tokens="coalesce(tokens, [])", texts="LEFT JOIN t USING (problem)")
+)
+_ONE_ROLLOUT = _TREE.format(only="AND rollout = $rollout") + _WHOLE.format(tokens="[]", texts="")
 
 
 def nested(cursor: Connection, campaign: str, problems: Sequence[str], rollout: int | None = None) -> pa.Table:
@@ -190,8 +202,10 @@ def nested(cursor: Connection, campaign: str, problems: Sequence[str], rollout: 
 
     With `rollout`, that one alone and no token texts.
     """
-    parameters = {"campaign": campaign, "problems": list(problems), "rollout": rollout, "passes": list(PASSES)}
-    return cursor.sql(_NESTED, params=parameters).to_arrow_table().cast(shards.SCHEMA)
+    parameters: dict[str, Any] = {"campaign": campaign, "problems": list(problems), "passes": list(PASSES)}
+    if rollout is None:
+        return cursor.sql(_RECORDS, params=parameters).to_arrow_table().cast(shards.SCHEMA)
+    return cursor.sql(_ONE_ROLLOUT, params={**parameters, "rollout": rollout}).to_arrow_table().cast(shards.SCHEMA)
 
 
 _BY_PASS = f"list_position({list(PASSES)}, pass)"
