@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -160,7 +160,7 @@ def shard_files(folder: Path) -> list[Path]:
 def read_shard_table(path: Path) -> pa.Table:
     """A shard's single row under `SCHEMA`. Raises `UserError` for a torn or foreign file."""
     with open_table(path) as file:
-        table = file.read()
+        table = pa.concat_tables([file.schema_arrow.empty_table(), *row_groups(file, path)])
     if table.num_rows != 1:
         raise UserError(f"{path}: holds {table.num_rows} problems; a shard holds exactly one")
     return table
@@ -170,15 +170,19 @@ def write_table(path: Path, tables: Iterable[pa.Table], metadata: Mapping[str, A
     """Write tables of `SCHEMA` as the row groups of one file, with `metadata` as a JSON document in its footer."""
     document = json.dumps({"format": FORMAT, **metadata}, sort_keys=True)
     schema = SCHEMA.with_metadata({METADATA_KEY: document.encode()})
-    with replacing(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+    with replacing(path) as temporary, _writer(temporary, schema) as writer:
         for table in tables:
             writer.write_table(table.replace_schema_metadata(schema.metadata))
+
+
+def _writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    return pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
 
 
 def open_table(path: Path) -> pq.ParquetFile:
     """Open one of our Parquet files. Raises `UserError` for a torn one, a foreign one, and one of a newer format."""
     try:
-        file = pq.ParquetFile(path)
+        file = pq.ParquetFile(path, page_checksum_verification=True)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error}); give a Parquet file") from None
     except pa.ArrowInvalid:
@@ -187,7 +191,11 @@ def open_table(path: Path) -> pq.ParquetFile:
     if METADATA_KEY not in (found.metadata or {}):
         file.close()
         raise UserError(f"{path}: is a Parquet file, but not one that Pivotscope wrote")
-    version = metadata_of(file)["format"]
+    try:
+        version = int(metadata_of(file)["format"])
+    except (ValueError, KeyError, TypeError):
+        file.close()
+        raise UserError(f"{path}: its footer is not the one that Pivotscope wrote; export the campaign again") from None
     if version > FORMAT:
         file.close()
         raise UserError(f"{path}: is of format {version}, and this Pivotscope reads up to {FORMAT}; update Pivotscope")
@@ -197,6 +205,15 @@ def open_table(path: Path) -> pq.ParquetFile:
         file.close()
         raise UserError(f"{path}: column {wrong} is missing or of another type; export the campaign again")
     return file
+
+
+def row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
+    """The file's rows, a row group at a time. Raises `UserError` for a damaged one: pages carry checksums."""
+    for group in range(file.num_row_groups):
+        try:
+            yield file.read_row_group(group)
+        except (OSError, pa.ArrowInvalid):
+            raise UserError(f"{path}: is damaged in row group {group}; write it again") from None
 
 
 def metadata_of(file: pq.ParquetFile) -> dict[str, Any]:

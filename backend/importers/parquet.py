@@ -15,7 +15,7 @@ from backend.errors import UserError
 from backend.importers.reading import validate
 from backend.ingest import Campaign, Origin
 from backend.records import Pass
-from backend.shards import metadata_of, open_table
+from backend.shards import metadata_of, open_table, row_groups
 
 
 class BundleCampaign(BaseModel):
@@ -69,8 +69,4 @@ class Bundle:
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows, a row group at a time."""
-        for group in range(self.file.num_row_groups):
-            try:
-                yield self.file.read_row_group(group)
-            except (OSError, pa.ArrowInvalid):
-                raise UserError(f"{self.path}: is damaged in row group {group}; export the campaign again") from None
+        return row_groups(self.file, self.path)
