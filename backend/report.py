@@ -22,6 +22,7 @@ from backend.credit import Conditioned, Credits, Flips, Ints, Probe
 from backend.errors import UserError
 from backend.inference import STANDARD, Floats, Statistic
 from backend.pooling import refuse_unpoolable
+from backend.records import PASSES
 from backend.selection import Overlap, parse_threshold
 from backend.store import Store
 
@@ -100,7 +101,7 @@ def _report(
     readings = [reading for campaign in campaigns for reading in store.check_readings(campaign)]
     intervals = _intervals(credits)
     return {
-        **_facts(store, rows),
+        **_facts(store, rows, {reading.engine for reading in readings}),
         "pivots": len(frame),
         "incomplete": int((~frame["complete"]).sum()),
         "problems": len(np.unique(codes)),
@@ -123,7 +124,7 @@ def _report(
     }
 
 
-def _facts(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _facts(store: Store, rows: Sequence[Mapping[str, Any]], used: set[str | None]) -> dict[str, Any]:
     first = rows[0]
     finals = [row["final"] for row in rows]
     return {
@@ -135,7 +136,9 @@ def _facts(store: Store, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "origins": [row["origin"] for row in rows],
         "states": [row["state"] for row in rows],
         "settings": [row["settings"] for row in rows],
-        "engines": {digest: info for row in rows for digest, info in store.engines(row["campaign"]).items()},
+        "engines": {
+            digest: info for row in rows for digest, info in store.engines(row["campaign"]).items() if digest in used
+        },
     }
 
 
@@ -261,13 +264,14 @@ def _probe(frame: pd.DataFrame, name: str) -> dict[str, Any]:
 def _readings(readings: Sequence[Reading]) -> list[dict[str, Any]]:
     """By pass, how many measurements each instrument found wrong, and how many it did not look at."""
     table = []
-    for name in dict.fromkeys(reading.pass_ for reading in readings):
+    for name in (name for name in PASSES if any(reading.pass_ == name for reading in readings)):
         own = [reading for reading in readings if reading.pass_ == name]
         row: dict[str, Any] = {"pass": name, "measurements": sum(reading.rows for reading in own)}
         for column, wrong in _INSTRUMENTS.items():
             verdicts = [(wrong(reading), reading.rows) for reading in own]
-            row[column] = sum(rows for verdict, rows in verdicts if verdict)
-            row[f"{column}_unknown"] = sum(rows for verdict, rows in verdicts if verdict is None)
+            unread = sum(rows for verdict, rows in verdicts if verdict is None)
+            wrong_ones = sum(rows for verdict, rows in verdicts if verdict)
+            row |= {column: None if unread == row["measurements"] else wrong_ones, f"{column}_unknown": unread}
         table.append(row)
     return table
 
