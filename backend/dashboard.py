@@ -1,0 +1,59 @@
+"""What every page shares: the store, the jobs, and how a sentence reaches the reader. Imports no torch."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import streamlit as st
+
+from backend.errors import PivotscopeError
+from backend.jobs import Jobs
+from backend.opening import open_store
+from backend.store import Store
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def store_path() -> Path:
+    """The store's file: `PIVOTSCOPE_STORE`, or `data/pivotscope.duckdb`."""
+    return Path(os.environ.get("PIVOTSCOPE_STORE", ROOT / "data" / "pivotscope.duckdb"))
+
+
+@st.cache_resource(show_spinner="Opening the store")
+def _jobs(path: str) -> Jobs:
+    jobs = Jobs(open_store(Path(path)))
+    atexit.register(jobs.close)
+    return jobs
+
+
+def jobs() -> Jobs:
+    """The one owner of store and engine in this process. Raises `UserError` when the store cannot be opened."""
+    return _jobs(str(store_path()))
+
+
+def store() -> Store:
+    """The open store."""
+    return jobs().store
+
+
+@contextmanager
+def sentences() -> Iterator[None]:
+    """Show a failure that a reader can act on as its sentence, and end the page there."""
+    try:
+        yield
+    except PivotscopeError as error:
+        st.error(sentence(str(error)), icon=":material/error:")
+        st.stop()
+
+
+def sentence(text: str) -> str:
+    """A message as a sentence: capital first, a full stop last, no markdown in it."""
+    text = text.strip()
+    text = text[:1].upper() + text[1:]
+    for mark in "\\`*_{}[]<>#$~:":
+        text = text.replace(mark, "\\" + mark)
+    return text if text.endswith((".", "?", "!")) else text + "."
