@@ -12,6 +12,8 @@ from backend.errors import UserError
 from backend.files import replacing, write_failure
 from backend.importers.receipts import PASS_NAMES, PROBLEM_SETTING_NAMES, SETTING_NAMES
 from backend.queries import CSV_TABLES
+from backend.report import probe_deltas, report
+from backend.report_html import html
 from backend.shards import write_table
 from backend.store import Store
 
@@ -139,7 +141,11 @@ def _problem_id(problem: str) -> int | str:
 
 
 def _html(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
-    raise UserError("html comes with the report; export parquet, csv or receipt")
+    path = stem.with_name(f"{stem.name}.html")
+    document = report(store, [row["campaign"]])
+    with replacing(path) as temporary:
+        temporary.write_text(html(document, probe_deltas(store, document["campaigns"])), encoding="utf-8")
+    return [path]
 
 
 FORMATS: dict[str, Callable[[Store, dict[str, Any], Path], list[Path]]] = {

@@ -12,11 +12,16 @@ FEW_PROBLEMS = 10
 
 
 def subject(document: Mapping[str, Any]) -> str:
+    """Which campaigns, and what they measured."""
+    return f"{' + '.join(document['names'])}: {setting(document)}"
+
+
+def setting(document: Mapping[str, Any]) -> str:
     """What was measured, in one line."""
     facts = [document["model"] or "unknown model", f"engine {document['engine'] or 'unknown'}"]
     facts += [f"{document['dtype']}"] if document["dtype"] else []
     facts += [f"k = {document['k']}"] if document["k"] is not None else []
-    return f"{' + '.join(document['names'])}: {', '.join(facts)}"
+    return ", ".join(facts)
 
 
 def headline(document: Mapping[str, Any]) -> str:
