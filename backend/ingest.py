@@ -227,8 +227,7 @@ def merge(cursor: Connection, campaign: str, table: pa.Table, where: str) -> Non
     except duckdb.ConversionException as error:
         reason = str(error).removeprefix("Conversion Error: ").splitlines()[0]
         raise UserError(f"{where}: a value has the wrong form: {reason}") from None
-    finally:
-        cursor.unregister("incoming")
+    cursor.unregister("incoming")
 
 
 def _refuse_contradictions(cursor: Connection, where: str) -> None:

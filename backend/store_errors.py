@@ -15,12 +15,21 @@ _FULL = "the disk is full; free some space and run this again, what was stored i
 _WRITABLE = "give --store a file in a folder that you may write to"
 
 
+class StoreHeldError(UserError):
+    """Another process has the store open; it can be used once that process has ended."""
+
+
 @contextmanager
 def sentences(path: Path) -> Iterator[None]:
     """DuckDB's errors that a person can cause, as sentences."""
     try:
         yield
-    except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException) as error:
+    except (
+        duckdb.IOException,
+        duckdb.OutOfMemoryException,
+        duckdb.TransactionException,
+        duckdb.FatalException,
+    ) as error:
         text = str(error)
         if "No space left" in text or "quota" in text:
             raise WorkFailed(
@@ -39,12 +48,12 @@ def opening_failure(path: Path, error: duckdb.Error) -> PivotscopeError:
     """Why a file cannot be opened as a store, as a sentence."""
     text = str(error)
     if held := re.search(r"lock is held in (.+?) \(PID (\d+)\)", text):
-        return UserError(
-            f"{path} is held by another process, id {held[2]} ({Path(held[1]).name}); stop that process, "
-            "or give --store another file"
+        return StoreHeldError(
+            f"{path} is held by another process (process id {held[2]}, {Path(held[1]).name}); "
+            "stop that process, or give --store another file"
         )
     if "Could not set lock" in text:
-        return UserError(f"{path} is held by another process; stop that process, or give --store another file")
+        return StoreHeldError(f"{path} is held by another process; stop that process, or give --store another file")
     if "different configuration" in text:
         return UserError(f"{path} is already open in this process in another way; use the store that is open")
     if "not a valid DuckDB" in text:
