@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import streamlit as st
+
+PAGES = {
+    "Inspect": [("transcript", "Transcript", "notes"), ("compare", "Compare", "compare_arrows")],
+    "Measure": [
+        ("overview", "Overview", "leaderboard"),
+        ("campaigns", "Campaigns", "science"),
+        ("campaign", "Campaign", "monitoring"),
+    ],
+    "Library": [("models", "Models", "deployed_code"), ("import_export", "Import and export", "swap_vert")],
+}
 
 st.set_page_config(
     page_title="Pivotscope",
@@ -11,20 +23,14 @@ st.set_page_config(
     menu_items={"About": "Pivots and credit in language-model rollouts, with the noise floor beside every number."},
 )
 
+here = Path(__file__).parent
 st.navigation(
     {
-        "Inspect": [
-            st.Page("pages/transcript.py", title="Transcript", icon=":material/notes:", default=True),
-            st.Page("pages/compare.py", title="Compare", icon=":material/compare_arrows:"),
-        ],
-        "Measure": [
-            st.Page("pages/overview.py", title="Overview", icon=":material/leaderboard:"),
-            st.Page("pages/campaigns.py", title="Campaigns", icon=":material/science:"),
-            st.Page("pages/campaign.py", title="Campaign", icon=":material/monitoring:"),
-        ],
-        "Library": [
-            st.Page("pages/models.py", title="Models", icon=":material/deployed_code:"),
-            st.Page("pages/import_export.py", title="Import and export", icon=":material/swap_vert:"),
-        ],
+        section: [
+            st.Page(f"pages/{name}.py", title=title, icon=f":material/{icon}:", default=name == "transcript")
+            for name, title, icon in pages
+            if (here / "pages" / f"{name}.py").exists()
+        ]
+        for section, pages in PAGES.items()
     }
 ).run()

@@ -46,6 +46,9 @@ PIVOTS_AT_ONCE = 3
 Found = Callable[[int, int], None]
 """Told how many of how many pivots are measured and stored."""
 
+OnReplayed = Callable[[Pass, list[Measurement], Texts], None]
+"""Told each pass's measurements as they arrive, with the texts of their tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -105,7 +108,7 @@ class Bench:
         k: int | None = None,
         max_continuation_tokens: int | None = None,
         passes: Sequence[Pass] = STANDARD_PASSES,
-        on_pass: OnPass | None = None,
+        on_pass: OnReplayed | None = None,
         on_start: Callable[[Pass], None] | None = None,
     ) -> dict[str, Any]:
         """Replay any generated token in every pass and store it as a run of its own; gives the `replay` document.
@@ -123,11 +126,12 @@ class Bench:
         rollout = self.store.rollout(place.campaign, place.problem, place.rollout)
         pivot = pivot_at(rollout, position, special_ids=info.special_ids, eos_ids=info.eos_ids)
         self.hold(place, rollout, control)
-        cut = self._cut(place, record.gold, rollout, pivot)
-        measured = replay(self.engine, [cut], settings, control, on_pass, on_start)
+        cut, texts = self._cut(place, record.gold, rollout, pivot), Texts(self.engine)
+        hand_over = None if on_pass is None else lambda pass_, found: on_pass(pass_, found, texts)
+        measured = replay(self.engine, [cut], settings, control, hand_over, on_start, texts)
         measurements = [found[0] for found in measured.values()]
         kept = replace(rollout, pivots=[replace(pivot, measurements=measurements)])
-        self._store(place.campaign, record.question, record, [kept], Texts(self.engine))
+        self._store(place.campaign, record.question, record, [kept], texts)
         return _document(place, pivot, settings.k, measurements, info.batch_invariant)
 
     def measure(

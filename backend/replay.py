@@ -79,16 +79,18 @@ def replay(
     control: Control,
     on_pass: OnPass | None = None,
     on_start: Callable[[Pass], None] | None = None,
+    texts: Texts | None = None,
 ) -> dict[Pass, list[Measurement]]:
     """Measure every cut in every pass; the lists are aligned with `cuts`.
 
     `on_start` is told each pass before its engine calls, `on_pass` each pass's measurements as soon as they are graded,
-    always in the caller's thread and in the order of the passes. Raises `UserError` for a cut whose state the engine
-    does not hold.
+    always in the caller's thread and in the order of the passes; it must not call the engine, which may be at work.
+    `texts`, if given, learns every id before its pass is handed over. Raises `UserError` for a cut whose state the
+    engine does not hold.
     """
     _refuse_unheld(engine, cuts)
     wanted = [request for cut in cuts for request in wanted_of(cut, settings)]
-    texts = Texts(engine)
+    texts = texts or Texts(engine)
     texts.learn(chain.from_iterable(_known_ids(cut) for cut in cuts))
     meter = Meter(cuts, wanted, settings.k, settings.run, texts)
     delivery = _Delivery(control, on_pass)

@@ -46,3 +46,7 @@ class Texts:
                     ids.update(*[one.ids for one in measurement.continuations])
         self.learn(ids)
         return [TokenText(token, self._bytes[token]) for token in sorted(ids)]
+
+    def known(self, ids: Iterable[int]) -> dict[int, bytes]:
+        """The bytes of those ids that were learnt."""
+        return {token: self._bytes[token] for token in ids if token in self._bytes}

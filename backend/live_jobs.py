@@ -1,0 +1,126 @@
+"""The work that the transcript page asks for, as jobs: what each is called, and how it reports."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from backend import models
+from backend.engines.wire import EngineSpec
+from backend.jobs import Handle, Jobs
+from backend.live import Place, engine_spec, spec_for
+from backend.records import Measurement, Pass, Problem
+from backend.settings import CampaignSettings
+from backend.texts import Texts
+
+
+def replay_key(place: Place, position: int, k: int, max_tokens: int) -> str:
+    """What a replay is: the same click while it runs is the same job."""
+    return f"replay|{place.handle}|{position}|{k}|{max_tokens}"
+
+
+def measure_key(place: Place) -> str:
+    """What measuring a rollout's pivots is."""
+    return f"measure|{place.handle}"
+
+
+def sample_key(settings: CampaignSettings, problem: Problem) -> str:
+    """What sampling into a live campaign is."""
+    return f"sample|{settings.campaign}|{problem.problem}"
+
+
+def fetch_key(model: str) -> str:
+    """What fetching a model is."""
+    return f"fetch|{model}"
+
+
+def submit_fetch(jobs: Jobs, model: str) -> int:
+    """Bring a model to this disk."""
+
+    def work(handle: Handle) -> str | None:
+        def progress(what: str, share: float | None) -> None:
+            handle.tick(0)
+            handle.phase(what, share)
+
+        return models.fetch(model, progress).path
+
+    return jobs.submit(fetch_key(model), f"Fetch {model}", work)
+
+
+def submit_sample(jobs: Jobs, settings: CampaignSettings, problem: Problem) -> int:
+    """Sample the settings' number of further rollouts of a problem."""
+    expected = settings.rollouts * settings.max_rollout_tokens
+
+    def work(handle: Handle) -> list[int]:
+        bench = jobs.bench(spec_for(settings.model, settings.dtype), handle)
+        handle.phase("sampling rollouts", 0.0)
+        return bench.sample(settings, problem, settings.rollouts, _Counted(handle, "sampling rollouts", expected))
+
+    return jobs.submit(sample_key(settings, problem), f"Sample rollouts of {problem.problem}", work)
+
+
+def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: int) -> int:
+    """Replay one token three ways; the passes arrive in the job's `passes` one by one."""
+    expected = 2 * (k * max_tokens + 32)
+
+    def work(handle: Handle) -> dict[str, Any]:
+        bench = jobs.bench(_spec(jobs, place), handle)
+        handle.phase("bringing the rollout's state back")
+        counted = _Counted(handle, "", expected)
+
+        def on_pass(pass_: Pass, found: list[Measurement], texts: Texts) -> None:
+            ids = {token for one in found for continuation in one.continuations for token in continuation.ids}
+            handle.measured(pass_, (found[0], texts.known(ids)))
+
+        return bench.replay(
+            place,
+            position,
+            counted,
+            k=k,
+            max_continuation_tokens=max_tokens,
+            on_pass=on_pass,
+            on_start=counted.begin,
+        )
+
+    return jobs.submit(replay_key(place, position, k, max_tokens), f"Replay position {position}", work)
+
+
+def submit_measure(jobs: Jobs, place: Place) -> int:
+    """Measure the pivots of a rollout that the campaign's filter picks."""
+
+    def work(handle: Handle) -> int:
+        bench = jobs.bench(_spec(jobs, place), handle)
+        total = [0, 0]
+
+        def on_found(done: int, pivots: int) -> None:
+            total[:] = done, pivots
+            handle.phase(f"{done} of {pivots} pivots measured", done / pivots if pivots else 1.0)
+
+        def on_start(pass_: Pass) -> None:
+            done, pivots = total
+            handle.phase(f"{done} of {pivots} pivots measured, now {pass_}", done / pivots if pivots else None)
+
+        return bench.measure(place, handle, on_found=on_found, on_start=on_start)
+
+    return jobs.submit(measure_key(place), f"Measure the pivots of rollout {place.rollout} of {place.problem}", work)
+
+
+def _spec(jobs: Jobs, place: Place) -> EngineSpec:
+    return engine_spec(jobs.store.campaign(place.campaign))
+
+
+class _Counted:
+    """A control that turns tokens into the share of a phase; sequences may end early, so the share is a lower bound."""
+
+    def __init__(self, handle: Handle, phase: str, expected: int) -> None:
+        self._handle, self._phase, self._expected, self._tokens = handle, phase, expected, 0
+
+    def begin(self, phase: str) -> None:
+        """Start the next phase."""
+        self._phase, self._tokens = phase, 0
+        self._handle.phase(phase, 0.0)
+
+    def tick(self, tokens: int) -> None:
+        self._handle.tick(tokens)
+        self._tokens += tokens
+        if self._phase:
+            self._handle.phase(self._phase, min(self._tokens / self._expected, 1.0))
