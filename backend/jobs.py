@@ -98,6 +98,8 @@ class Jobs:
         self._bench: Bench | None = None
         self._loads = 0
         self._closed = threading.Event()
+        self.collecting = threading.Lock()
+        """Held while finished shards are taken in, and by whoever removes a campaign."""
         threading.Thread(target=self._work, daemon=True, name="jobs").start()
         threading.Thread(target=self._collect, daemon=True, name="collecting").start()
 
@@ -220,5 +222,5 @@ class Jobs:
     def _collect(self) -> None:
         while not self._closed.wait(COLLECT_EVERY):
             # What stands in the way (a full disk, a removed store) is said by whatever page or job writes next.
-            with suppress(PivotscopeError):
+            with suppress(PivotscopeError), self.collecting:
                 collect(self.store)

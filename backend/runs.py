@@ -105,6 +105,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.shards = path / "shards"
+        self._claimed = False
 
     @classmethod
     def of(cls, store: Path, campaign: str) -> RunFolder:
@@ -115,8 +116,14 @@ class RunFolder:
     def claim(self, settings: CampaignSettings) -> Iterator[None]:
         """Be the one process that runs the campaign, with exactly these settings.
 
-        Raises `RunHeldError` when another one does, and `UserError` for other settings under the same name.
+        Whoever holds the claim may claim again: a runner takes it before it loads the model, so that a campaign that
+        two processes start at once loads one. Raises `RunHeldError` when another process holds it, and `UserError`
+        for other settings under the same name.
         """
+        if self._claimed:
+            self._agree(settings)
+            yield
+            return
         with _writing(self.path):
             for folder in (self.shards, self.path / "ingested", self.path / "quarantine"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -126,8 +133,10 @@ class RunFolder:
             self._agree(settings)
             (self.path / "cancel").unlink(missing_ok=True)
             self._tidy()
+            self._claimed = True
             yield
         finally:
+            self._claimed = False
             os.close(descriptor)
 
     def settings(self) -> CampaignSettings | None:
@@ -157,12 +166,12 @@ class RunFolder:
 
     def state(self) -> RunState | None:
         """Where the run stands; None where there is none. A runner that died leaves it `interrupted`."""
+        if self.runner() is not None:
+            return "running"
         progress = self.progress()
         if progress is None:
-            return "running" if self.runner() is not None else "interrupted" if self.path.is_dir() else None
-        if progress.state == "running" and self.runner() is None:
-            return "interrupted"
-        return progress.state
+            return "interrupted" if self.path.is_dir() else None
+        return "interrupted" if progress.state == "running" else progress.state
 
     def progress(self) -> Progress | None:
         """The last progress that was written."""

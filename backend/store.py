@@ -19,7 +19,7 @@ import duckdb
 import pandas as pd
 import pyarrow as pa
 
-from backend import ingest, instruments, measurements, queries, schema
+from backend import ingest, instruments, measurements, pairing, queries, schema
 from backend.checks import Reading
 from backend.errors import PivotscopeError, UserError, WorkFailed
 from backend.files import replacing
@@ -141,7 +141,8 @@ class Store:
         """Record what a campaign is doing; an unknown campaign is a `UserError`."""
         self.find_campaign(campaign)
         with self._writing() as cursor:
-            cursor.execute("UPDATE campaign SET state = ? WHERE campaign = ?", [state, campaign])
+            # What is said again every second must not be written again.
+            cursor.execute("UPDATE campaign SET state = $1 WHERE campaign = $2 AND state <> $1", [state, campaign])
 
     def remove_campaign(self, campaign: str) -> None:
         """Delete a campaign with everything it holds; a bundled one stays away for good."""
@@ -310,10 +311,23 @@ class Store:
         with self._reading() as cursor:
             return instruments.revision(cursor, campaigns)
 
-    def write_csv(self, table: str, campaign: str, path: Path) -> None:
-        """A campaign's rows of one of `queries.CSV_TABLES` as CSV."""
+    def outcomes(self, campaign: str) -> pd.DataFrame:
+        """One row a problem with rollouts: problem, right, graded (how many are, and how many could be judged)."""
         with self._reading() as cursor:
-            queries.write_csv(cursor, table, campaign, path)
+            return pairing.outcomes(cursor, campaign)
+
+    def common_prefixes(self, one: str, other: str) -> pd.DataFrame:
+        """One row a rollout that both campaigns hold the ids of: problem, rollout, common.
+
+        `common` is how many token ids, prompt included, the two begin with alike.
+        """
+        with self._reading() as cursor:
+            return pairing.common_prefixes(cursor, one, other)
+
+    def write_csv(self, table: str, campaign: str, path: Path) -> None:
+        """A campaign's rows of one of `queries.CSV_TABLES` as a CSV file, whole or not at all."""
+        with replacing(path) as temporary, self._reading() as cursor, sentences(path):
+            queries.write_csv(cursor, table, campaign, temporary)
 
     def wide(self, campaign: str) -> list[dict[str, Any]]:
         """One dict a planned pivot with exact, replica and refeed side by side, as a receipt has them."""

@@ -57,6 +57,19 @@ def test_an_unknown_run_has_nothing(tmp_path: Path) -> None:
     assert (folder.log_entries(), folder.quarantined(), folder.waiting()) == ([], [], [])
 
 
+def test_the_holder_claims_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "LOCK_PATIENCE", 0.1)
+    with folder.claim(SETTINGS):
+        assert folder.state() == "running"
+        with folder.claim(SETTINGS):
+            pass
+        with pytest.raises(UserError, match="was started with k: 2, not 4"):
+            folder.claim(campaign_settings(k=4)).__enter__()
+        with pytest.raises(RunHeldError):
+            RunFolder(folder.path).claim(SETTINGS).__enter__()
+    assert folder.runner() is None
+
+
 def test_one_process_runs_a_campaign(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "LOCK_PATIENCE", 0.1)
     root = Path(__file__).resolve().parents[2]
