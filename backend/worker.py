@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -119,6 +120,8 @@ class Worker:
 
 
 def main() -> None:
+    # Ctrl-C in a terminal reaches the whole process group; what it means is the host's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     incoming = sys.stdin.buffer
     Worker(_Channel()).serve(incoming)
 
