@@ -73,6 +73,9 @@ class TranscriptView:
     raw: Mapping[int, str] = field(default_factory=dict)
     """Position → bytes in hexadecimal, where a token is not text on its own (see `partial_bytes`)."""
 
+    parts: int | None = None
+    """The first position whose text differs from that of the transcripts beside it; marked."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.prompt_length <= len(self.text):
             raise ValueError(f"prompt_length is {self.prompt_length}, but there are {len(self.text)} tokens")
@@ -103,6 +106,7 @@ class TranscriptView:
             "candidates": sorted(self.candidates),
             "special": sorted(self.special),
             "raw": dict(self.raw),
+            "parts": self.parts,
         }
 
     @cached_property
@@ -131,13 +135,15 @@ def token_transcript(
     selected: int | None = None,
     height: int = 480,
     group: str | None = None,
+    show: Literal["all", "legend", "text"] = "all",
     on_pick: Callable[[int], None] | None = None,
 ) -> int | None:
     """Draw the transcript; return the position picked in this run (click, Enter or Space), else None.
 
     `intensity` multiplies the colour's strength (1: full strength at |Â| = 1); `height` is in pixels, the most the
     tokens take before they scroll; `selected` is the position to outline; transcripts with one `group` scroll
-    together. `on_pick` is called with the position before the script runs.
+    together. `show`: transcripts in columns share one legend, so it can be drawn alone and left out of them. `on_pick`
+    is called with the position before the script runs.
     """
 
     def picked() -> None:
@@ -155,6 +161,7 @@ def token_transcript(
             "selected": selected,
             "height": height,
             "group": group,
+            "show": show,
         },
         on_pick_change=picked,
     )

@@ -90,6 +90,7 @@ function paint(view) {
     if (content.flip[position]) names.push("disagrees");
     if (view.candidates.has(position)) names.push("candidate");
     if (view.special.has(position)) names.push("special");
+    if (content.parts === position) names.push("parts");
     token.className = names.join(" ");
     if (seen) token.style.setProperty("--v", seen[1].toFixed(3));
     else token.removeAttribute("style");
@@ -105,6 +106,7 @@ function spoken(content, position) {
   const credit = content.credit.exact?.[position];
   said.push(credit === undefined ? "not measured" : `credit ${signed(credit)}`);
   if (content.flip[position]) said.push("refeed disagrees");
+  if (content.parts === position) said.push("the texts part here");
   return said.join(", ");
 }
 
@@ -132,7 +134,12 @@ function legend(view) {
   disagrees.append(element("span", "t measured disagrees", "refeed disagrees"));
   const candidate = element("span", "cue");
   candidate.append(element("span", "t measured candidate", "low margin"));
-  view.root.querySelector(".legend").replaceChildren(element("span", "name", name), scale, disagrees, candidate);
+  const cues = [disagrees, candidate];
+  if (view.content.parts !== null && view.content.parts !== undefined) {
+    cues.push(element("span", "cue"));
+    cues[2].append(element("span", "t measured parts", "texts part"));
+  }
+  view.root.querySelector(".legend").replaceChildren(element("span", "name", name), scale, ...cues);
 
   const { credit, flip, candidates } = view.content;
   const counts = [
@@ -168,6 +175,7 @@ function tip(view, position) {
   if (margin[position] !== undefined) row("margin", margin[position].toFixed(3), "nats");
   if (alternative[position] !== undefined) wide("alternative", JSON.stringify(alternative[position]), "quoted");
   if (view.special.has(position)) wide("kind", "special token");
+  if (view.content.parts === position) wide("text", "parts here from its neighbours'");
   view.tip.replaceChildren(...lines);
   view.tip.hidden = false;
 

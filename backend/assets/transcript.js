@@ -215,6 +215,7 @@ export default function ({ data, parentElement: root, setTriggerValue }) {
   if (!view) VIEWS.set(root, (view = mount(root)));
   view.group = data.group;
   view.send = (position) => setTriggerValue("pick", position);
+  view.frame.dataset.show = data.show;
   view.frame.style.setProperty("--gain", data.intensity);
   view.frame.style.setProperty("--height", `${data.height}px`);
   const isNew = view.revision !== data.rev;
