@@ -60,8 +60,7 @@ def _csv(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
     paths = []
     for table in CSV_TABLES:
         path = stem.with_name(f"{stem.name}-{table}.csv")
-        with replacing(path) as temporary:
-            store.write_csv(table, row["campaign"], temporary)
+        store.write_csv(table, row["campaign"], path)
         paths.append(path)
     return paths
 

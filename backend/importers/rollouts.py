@@ -123,9 +123,8 @@ def _number(logprob: float | None) -> float:
 
 
 def _texts(recorded: RecordedRollout) -> list[TokenText]:
-    texts: dict[int, str] = {}
+    texts = {token.token_id: token.text for token in recorded.tokens}
     for token in recorded.tokens:
-        texts.setdefault(token.token_id, token.text)
         for candidate in token.topk:
             texts.setdefault(candidate.token_id, candidate.text)
     return [TokenText(token, text.encode()) for token, text in sorted(texts.items())]

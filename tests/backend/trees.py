@@ -82,6 +82,11 @@ def rollout(index: int = 0, *, pivots: list[Pivot] | None = None) -> Rollout:
     )
 
 
+def tokens(last: int) -> list[TokenText]:
+    """Texts of the tokens 1 to `last`, each an incomplete character."""
+    return [TokenText(token, bytes([0xE2, token])) for token in range(1, last + 1)]
+
+
 def record(problem: str = "sum-001", *, rollouts: list[Rollout] | None = None, **changed: Any) -> ProblemRecord:
     """A finished problem with two rollouts of one pivot each."""
     fields: dict[str, Any] = {
@@ -95,7 +100,7 @@ def record(problem: str = "sum-001", *, rollouts: list[Rollout] | None = None, *
         "engine": ENGINE,
         "engine_info": ENGINE_INFO,
         "rollouts": [rollout(0), rollout(1)] if rollouts is None else rollouts,
-        "tokens": [TokenText(token, bytes([0xE2, token])) for token in range(1, 7)],
+        "tokens": tokens(6),
     }
     return ProblemRecord(**fields | changed)
 
