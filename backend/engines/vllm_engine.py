@@ -5,7 +5,7 @@ first token after the last full block and *forcing* the rest, the arm's token in
 that wrote them. Each rollout has a salt of its own, so that no sibling's blocks are ever used, and each re-fed request
 one of its own, so that nothing is found for it.
 
-Rows a step: on a CPU one row rounds unlike several, so every step there has at least two (`vllm_steps.Steps`).
+Kernels for a few rows round unlike those for many, so that no step has fewer than `vllm_options.MIN_ROWS`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from backend.engines.base import (
 )
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
-from backend.engines.vllm_options import arguments, enter, environment, read_options
+from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, enter, environment, read_options
 from backend.errors import OutOfMemory, UserError, WorkFailed
 from backend.models import check_architecture, locate
 from backend.records import TOP_K, Source, Trace
@@ -79,13 +79,20 @@ class VllmEngine:
         self._codec = Codec(model)
         started = arguments(model, dtype, checked, device, config.get("max_position_embeddings"))
         self._llm: Any = _start(name, started, batch_invariant)
+        # These import torch and vLLM, which `_start` has to come before.
         from backend.engines import vllm_facts, vllm_steps
+        from backend.engines.precision import has_bfloat16_units
+        from backend.engines.vllm_precision import accumulate_in_float32
 
         self._facts, self._request = vllm_facts, vllm_steps.Request
         self._block = vllm_facts.block_size(self._llm)
         self._sequences, self._batched_tokens, self._longest = vllm_facts.limits(self._llm)
         self._vocabulary = int(self._llm.llm_engine.vllm_config.model_config.get_vocab_size())
-        self._steps = vllm_steps.Steps(self._llm, companion=device == "cpu")
+        self._steps = vllm_steps.Steps(self._llm)
+        self._matmul = "native"
+        if dtype == "bfloat16" and device == "cpu" and not has_bfloat16_units():
+            accumulate_in_float32(vllm_facts.model(self._llm))
+            self._matmul = "float32 accumulation, rounded to bfloat16"
         self._kept: dict[str, _Kept] = {}
         self._salts = itertools.count()
 
@@ -117,6 +124,7 @@ class VllmEngine:
             tokenizer_sha256=self._codec.sha256,
             eos_ids=self._codec.eos_ids,
             special_ids=self._codec.special_ids,
+            matmul=self._matmul,
         )
 
     def capacity(self) -> int | None:
@@ -125,7 +133,8 @@ class VllmEngine:
         vLLM evicts the blocks that were used longest ago without a word. A wave whose rollouts and concurrent
         continuations fit into this is never evicted; one that does not shows fewer cached tokens than expected.
         """
-        return self._facts.capacity(self._llm)
+        companion = -(-(COMPANION_TOKENS + 1) // self._block) * self._block
+        return self._facts.capacity(self._llm) - MIN_ROWS * companion
 
     def rollouts(self, requests: Sequence[RolloutRequest], control: Control) -> list[Trace]:
         handles = [request.handle for request in requests]

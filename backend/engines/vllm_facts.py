@@ -32,6 +32,11 @@ def preemptions(llm: Any) -> int | None:
     return None
 
 
+def model(llm: Any) -> Any:
+    """The module that computes the logits."""
+    return _runner(llm).model
+
+
 def attention_backend(llm: Any) -> str | None:
     """Name of the attention kernels in use; None when it cannot be read."""
     with contextlib.suppress(AttributeError, IndexError):

@@ -12,6 +12,11 @@ from backend.errors import UserError
 
 CPU_BLOCK = 32
 """Finest block of vLLM's CPU attention, in tokens; blocks there are multiples of it."""
+MIN_ROWS = 8
+"""Fewest rows of a step. Kernels for one row, or for three, round unlike those for many: a rollout's last steps, a
+verification and a single click must not differ from the bulk of a campaign for that."""
+COMPANION_TOKENS = 256
+"""Longest that a row of no interest, there to make up `MIN_ROWS`, runs before another takes its place."""
 _CPU_CACHE_BYTES = 1 << 30
 _LONGEST = 8192
 """Most tokens of a sequence unless `max_model_len` says otherwise."""
@@ -89,6 +94,9 @@ def arguments(
             f"engine_options: `max_num_batched_tokens` is {budget}, but one step must take a whole prefill, "
             f"of up to `max_model_len` = {longest} tokens; raise the one or lower the other"
         )
+    sequences = options.get("max_num_seqs", MIN_ROWS)
+    if sequences < MIN_ROWS:
+        raise UserError(f"engine_options: `max_num_seqs` is {sequences}, but a step has at least {MIN_ROWS} rows")
     defaults: dict[str, Any] = {}
     if device == "cpu":
         defaults = {"enforce_eager": True, "block_size": CPU_BLOCK}
@@ -97,10 +105,6 @@ def arguments(
         block = options.get("block_size", CPU_BLOCK)
         if block % CPU_BLOCK:
             raise UserError(f"engine_options: `block_size` is {block}, but must be a multiple of {CPU_BLOCK} on a CPU")
-        if options.get("max_num_seqs", 2) < 2:
-            raise UserError(
-                "engine_options: `max_num_seqs` must be at least 2 on a CPU, where no step has a single row"
-            )
     return {
         **defaults,
         **options,

@@ -11,11 +11,9 @@ from vllm import LLM, SamplingParams, TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 
 from backend.engines.base import Control, Sampling
+from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS
 from backend.engines.vllm_sampler import ReplaySampler, extra_args
 from backend.records import Finish, TopK
-
-_COMPANION_TOKENS = 256
-"""Length of a companion; another follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +46,11 @@ class Outcome:
 
 
 class Steps:
-    """Requests on one `LLM`. With `companion`, a request of no interest keeps every step at two rows or more.
+    """Requests on one `LLM`, in steps of `MIN_ROWS` rows or more: companions of no interest fill up what is missing."""
 
-    The kernels for one row and for several round differently. A rollout's last steps, a verification and a single
-    click would otherwise have one row where a campaign has many.
-    """
-
-    def __init__(self, llm: LLM, companion: bool) -> None:
+    def __init__(self, llm: LLM) -> None:
         self._engine = llm.llm_engine
-        self._companion = companion
-        self._accompanied = ""
+        self._companions: set[str] = set()
         self._numbers = itertools.count()
 
     def run(self, requests: Sequence[Request], control: Control) -> list[Outcome | None]:
@@ -65,22 +58,20 @@ class Steps:
         live: dict[str, int] = {}
         outcomes: list[Outcome | None] = [None] * len(requests)
         try:
-            self._accompany()
             for index, request in enumerate(requests):
                 live[self._add(request)] = index
             while live:
+                self._fill_up(len(live))
                 before = ReplaySampler.produced
                 for output in self._engine.step():
-                    index = live.pop(output.request_id, -1)
-                    if index >= 0:
+                    if output.request_id in live:
+                        index = live.pop(output.request_id)
                         outcomes[index] = _outcome(output, requests[index].top_k)
-                    elif output.request_id == self._accompanied:
-                        self._accompanied = ""
-                self._accompany()
+                    self._companions.discard(output.request_id)
                 control.tick(ReplaySampler.produced - before)
         finally:
-            self._engine.abort_request([*live, *filter(None, [self._accompanied])])
-            self._accompanied = ""
+            self._engine.abort_request([*live, *self._companions])
+            self._companions.clear()
         return outcomes
 
     def _add(self, request: Request) -> str:
@@ -99,19 +90,18 @@ class Steps:
         self._engine.add_request(name, _prompt(request.prompt, request.salt), params)
         return name
 
-    def _accompany(self) -> None:
-        if not self._companion or self._accompanied:
-            return
-        name = f"companion-{next(self._numbers)}"
-        params = SamplingParams(
-            temperature=0,
-            max_tokens=_COMPANION_TOKENS,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        self._engine.add_request(name, _prompt([0], name), params)
-        self._accompanied = name
+    def _fill_up(self, rows: int) -> None:
+        while rows + len(self._companions) < MIN_ROWS:
+            name = f"companion-{next(self._numbers)}"
+            params = SamplingParams(
+                temperature=0,
+                max_tokens=COMPANION_TOKENS,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            self._engine.add_request(name, _prompt([0], name), params)
+            self._companions.add(name)
 
 
 def _prompt(ids: list[int], salt: str) -> TokensPrompt:
