@@ -32,3 +32,30 @@ def outcomes(cursor: Connection, campaign: str) -> pd.DataFrame:
 
 def common_prefixes(cursor: Connection, one: str, other: str) -> pd.DataFrame:
     return cursor.execute(_COMMON, {"one": one, "other": other}).df()
+
+
+_WINDOWS = """
+    SELECT list_slice(whole, greatest(position - $before, 0) + 1, position) AS before,
+        whole[position + 1] AS token, list_slice(whole, position + 2, position + 1 + $after) AS after
+    FROM (SELECT unnest($problems) AS problem, unnest($rollouts) AS rollout, unnest($positions) AS position,
+        unnest(range(len($positions))) AS place)
+    JOIN (SELECT problem, rollout, prompt_ids || ids AS whole FROM rollout WHERE campaign = $campaign)
+        USING (problem, rollout) ORDER BY place
+"""
+
+
+def windows(
+    cursor: Connection, campaign: str, places: list[tuple[str, int, int]], before: int, after: int
+) -> list[tuple[list[int], int, list[int]]]:
+    if not places:
+        return []
+    problems, rollouts, positions = (list(column) for column in zip(*places, strict=True))
+    parameters = {
+        "campaign": campaign,
+        "problems": problems,
+        "rollouts": rollouts,
+        "positions": positions,
+        "before": before,
+        "after": after,
+    }
+    return cursor.execute(_WINDOWS, parameters).fetchall()

@@ -324,6 +324,13 @@ class Store:
         with self._reading() as cursor:
             return pairing.common_prefixes(cursor, one, other)
 
+    def windows(
+        self, campaign: str, places: Sequence[tuple[str, int, int]], before: int = 24, after: int = 12
+    ) -> list[tuple[list[int], int, list[int]]]:
+        """The token ids around each (problem, rollout, position) that the campaign holds: before, the token, after."""
+        with self._reading() as cursor:
+            return pairing.windows(cursor, campaign, list(places), before, after)
+
     def write_csv(self, table: str, campaign: str, path: Path) -> None:
         """A campaign's rows of one of `queries.CSV_TABLES` as a CSV file, whole or not at all."""
         with replacing(path) as temporary, self._reading() as cursor, sentences(path):
