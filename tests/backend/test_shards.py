@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trees
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backend import shards
@@ -50,6 +50,7 @@ def test_an_empty_tree_with_everything_unknown_gives_itself_back(tmp_path: Path)
     assert shards.read_shard(shards.write_shard(tmp_path, record)) == record
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=8))
 def test_doubles_survive_bit_for_bit(values: list[float]) -> None:
     values = [0.0, -0.0, float("-inf"), 5e-324, *values]
