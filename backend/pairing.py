@@ -8,7 +8,8 @@ import pandas as pd
 Connection = duckdb.DuckDBPyConnection
 
 _OUTCOMES = """
-    SELECT problem, count(*) FILTER (correct) AS "right", count(correct) AS graded
+    SELECT problem, count(*) FILTER (correct) AS "right", count(correct) AS graded,
+        count(*) FILTER (len(ids) > 0) AS texts
     FROM rollout WHERE campaign = ? GROUP BY problem ORDER BY problem
 """
 

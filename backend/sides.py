@@ -34,6 +34,8 @@ class Comparison:
     problems: list[Key]
     """What a problem number stands for."""
     sides: list[Side]
+    texts: list[bool]
+    """Which campaigns hold transcripts: a receipt has measurements alone."""
 
     @property
     def campaigns(self) -> list[str]:
@@ -66,15 +68,18 @@ def _compare(store: Store, campaigns: tuple[str, ...], _revision: tuple[Any, ...
     rows = [store.campaign(campaign) for campaign in campaigns]
     finished = [_finished(store, campaign) for campaign in campaigns]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(key for keys in finished for key in keys))}
-    sides = [_side(store, row, keys, numbers) for row, keys in zip(rows, finished, strict=True)]
-    return Comparison(rows, list(numbers), sides)
+    outcomes = [store.outcomes(campaign) for campaign in campaigns]
+    sides = [_side(store, *one, numbers) for one in zip(rows, finished, outcomes, strict=True)]
+    return Comparison(rows, list(numbers), sides, [bool((one["texts"] > 0).any()) for one in outcomes])
 
 
 def _finished(store: Store, campaign: str) -> list[Key]:
     return [(row["source"], row["problem"]) for row in store.problems(campaign) if row["state"] == "done"]
 
 
-def _side(store: Store, row: Mapping[str, Any], keys: Sequence[Key], numbers: Mapping[Key, int]) -> Side:
+def _side(
+    store: Store, row: Mapping[str, Any], keys: Sequence[Key], outcomes: pd.DataFrame, numbers: Mapping[Key, int]
+) -> Side:
     number = {problem: numbers[source, problem] for source, problem in keys}
     frame = store.credits([row["campaign"]])
     k = row["k"] or 1
@@ -86,7 +91,6 @@ def _side(store: Store, row: Mapping[str, Any], keys: Sequence[Key], numbers: Ma
     cluster: Ints = by_category[frame["problem"].cat.codes.to_numpy()] if len(frame) else np.zeros(0, dtype=np.int64)
     names = [name for name in row["passes"] if name in frame.columns]
     passes = {name: frame[name].to_numpy(dtype=np.int64, na_value=0) for name in names}
-    outcomes = store.outcomes(row["campaign"])
     finished = np.zeros(len(numbers), dtype=np.bool_)
     finished[list(number.values())] = True
     return Side(

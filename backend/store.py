@@ -312,7 +312,7 @@ class Store:
             return instruments.revision(cursor, campaigns)
 
     def outcomes(self, campaign: str) -> pd.DataFrame:
-        """One row a problem with rollouts: problem, right, graded (how many are, and how many could be judged)."""
+        """One row a problem with rollouts: problem and how many are right, graded (could be judged), texts (held)."""
         with self._reading() as cursor:
             return pairing.outcomes(cursor, campaign)
 
