@@ -15,6 +15,8 @@ from backend.jobs import Jobs
 from backend.opening import open_store
 from backend.store import Store
 
+_MARKS = frozenset("\\`*_{}[]<>#$~:|")
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -53,7 +55,10 @@ def sentences() -> Iterator[None]:
 def sentence(text: str) -> str:
     """A message as a sentence: capital first, a full stop last, no markdown in it."""
     text = text.strip()
-    text = text[:1].upper() + text[1:]
-    for mark in "\\`*_{}[]<>#$~:":
-        text = text.replace(mark, "\\" + mark)
+    text = escaped(text[:1].upper() + text[1:])
     return text if text.endswith((".", "?", "!")) else text + "."
+
+
+def escaped(text: str) -> str:
+    """Any text as markdown that shows it as it is."""
+    return "".join("\\" + mark if mark in _MARKS else mark for mark in text)

@@ -159,7 +159,7 @@ def _problem_title(row: Mapping[str, Any]) -> str:
 
 def _rollout_title(row: Mapping[str, Any]) -> str:
     verdict = {True: "right", False: "wrong", None: "not graded"}[row["correct"]]
-    return f"{row['rollout']}: {verdict}, {row['tokens']} tokens, {row['pivots']} pivots"
+    return f"{row['rollout']}: {verdict}, {row['tokens']} tokens, {row['pivots']} measured"
 
 
 def sampling_form(jobs: Jobs, *, expanded: bool) -> None:

@@ -64,12 +64,18 @@ def _card(
         else:
             st.caption("waiting")
         return
-    delta = None
-    if name != "exact" and exact is not None and None not in (one.numerator, exact.numerator):
-        delta = f"{(one.numerator - exact.numerator) / one.k:+.2f} to exact"  # type: ignore[operator]
-    shown = "undefined" if one.numerator is None else f"{one.numerator / one.k:+.2f}"
-    st.metric(f"Credit Â, {name}", shown, delta, delta_color="off", label_visibility="collapsed")
-    st.caption(" · ".join(_facts(one)))
+    st.metric(f"Credit Â, {name}", _signed(one.numerator, one.k), label_visibility="collapsed")
+    facts = _facts(one)
+    if name != "exact" and exact is not None and one.numerator is not None and exact.numerator is not None:
+        gap = one.numerator - exact.numerator
+        facts.insert(0, f"{_signed(gap, one.k)} to exact" if gap else "the same as exact")
+    st.caption(" · ".join(facts))
+
+
+def _signed(numerator: int | None, k: int) -> str:
+    if numerator is None:
+        return "undefined"
+    return f"{numerator / k:+.2f}" if numerator else "0.00"
 
 
 def _facts(one: Measurement) -> list[str]:

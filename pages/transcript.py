@@ -12,8 +12,8 @@ from backend.token_panel import panel
 from backend.transcript import COLOURS, token_transcript
 from backend.transcript_view import pivot_at_position, runs_of
 
+# Continuations an arm and tokens a continuation of a click, unless the reader asks for others.
 K, LIMIT = 4, 64
-"""Continuations an arm and tokens a continuation of a click, unless the reader asks for others."""
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def header(picked: Picked) -> None:
             f"ended by {rollout.finish_reason}",
             picked.origin,
         ]
-        st.markdown(f"{verdict} · {dashboard.sentence(' · '.join(facts)).rstrip('.')}")
+        st.markdown(f"{verdict} · {dashboard.escaped(' · '.join(facts))}")
 
 
 def measuring(picked: Picked) -> None:
