@@ -103,7 +103,7 @@ class Table:
         return [[_FORMS[column.kind](row.get(column.key)) for column in self.columns] for row in self.rows]
 
     def frame(self) -> pd.DataFrame:
-        """The cells as numbers that sort, intervals as text, under the columns' keys."""
+        """The cells as numbers that sort, under the columns' keys; fractions in percent, intervals as text."""
         return pd.DataFrame({column.key: _series(column, self.rows) for column in self.columns})
 
     def csv(self) -> str:
@@ -145,6 +145,8 @@ def _series(column: Column, rows: Sequence[Mapping[str, Any]]) -> pd.Series:
         return pd.Series([_FORMS[column.kind](value) for value in values], dtype="str")
     if column.kind == "text":
         return pd.Series([None if value is None else str(value) for value in values], dtype="str")
+    if column.kind == "percent":
+        values = [None if value is None else 100 * value for value in values]
     return pd.Series(values, dtype="Int64" if column.kind == "count" else "Float64")
 
 

@@ -1,0 +1,70 @@
+"""The overview: one row a configuration, as in the study's main table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from backend.report import report
+from backend.report_figures import at_half
+from backend.store import Store
+from backend.tables import Column, Table
+
+COLUMNS = (
+    Column("link", "campaign", help="Opens the campaign's page"),
+    Column("name", "name"),
+    Column("model", "model"),
+    Column("engine", "engine"),
+    Column("dtype", "dtype"),
+    Column("k", "k", "count", "Continuations an arm"),
+    Column("eligible", "eligible", "count", "Pivots where exact, replica or refeed has Â ≠ 0"),
+    Column("clusters", "problems", "count", "Problems with an eligible pivot: what intervals and tests count"),
+    Column("refeed_rate", "refeed", "percent", "Flips of refeed / eligible"),
+    Column("replica_rate", "floor", "percent", "Flips of the replica / eligible: an identical measurement's own noise"),
+    Column("excess_pp", "excess", "points", "Refeed less its floor, percentage points"),
+    Column("excess_pp_ci95", "95 % interval", "points95", "Percentile bootstrap over problems"),
+    Column("t_equal_weight", "t", "number", "Of the problems' own excess rates, equal weights"),
+    Column("refeed_jaccard", "Jaccard", "decimal", "Refeed–exact at |Â| ≥ 0.5, or the next threshold that k allows"),
+    Column("replica_jaccard", "ceiling", "decimal", "Replica–exact at the same threshold"),
+    Column("remarks", "remarks"),
+)
+
+
+def overview(store: Store) -> Table:
+    """Every campaign with pivots, the largest excess first and undefined ones last."""
+    rows = [_row(report(store, [row["campaign"]]), row) for row in store.campaigns() if row["pivots"]]
+    rows.sort(key=lambda row: (-(row["excess_pp"] if row["excess_pp"] is not None else -math.inf), row["name"]))
+    return Table("overview", "Overview", COLUMNS, rows)
+
+
+def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, Any]:
+    half = at_half(document["jaccard"])
+    shared = ("model", "engine", "dtype", "k", "eligible", "clusters", "excess_pp", "excess_pp_ci95", "t_equal_weight")
+    return {
+        **{key: document[key] for key in shared},
+        "campaign": campaign["campaign"],
+        "name": campaign["name"],
+        # The name rides along behind the # for the link's text.
+        "link": f"campaign?campaign={quote(campaign['campaign'])}#{quote(campaign['name'], safe='')}",
+        "refeed_rate": document["refeed"]["rate"],
+        "replica_rate": document["replica"]["rate"],
+        "refeed_jaccard": half and half["refeed"]["jaccard"],
+        "replica_jaccard": half and half["replica"]["jaccard"],
+        "remarks": ", ".join(remarks(campaign)) or None,
+    }
+
+
+def remarks(campaign: Mapping[str, Any]) -> list[str]:
+    """What a reader should know of a campaign before its numbers: where it comes from and whether it is whole."""
+    found = []
+    if campaign["bundled"]:
+        found.append("bundled")
+    elif campaign["origin"] == "import":
+        found.append("imported")
+    if campaign["final"] is False:
+        found.append("cut off")
+    if campaign["state"] not in {"done", "imported"}:
+        found.append(campaign["state"])
+    return found
