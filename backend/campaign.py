@@ -16,7 +16,7 @@ from pathlib import Path
 
 from backend.engines.base import Control, Engine, RolloutRequest, Sampling
 from backend.engines.halving import halving
-from backend.errors import Cancelled, OutOfMemory, PivotscopeError, UserError, WorkFailed
+from backend.errors import CallFailed, Cancelled, OutOfMemory, PivotscopeError, UserError, WorkFailed
 from backend.grading import grade
 from backend.measure import Cut
 from backend.pivots import pivots_of
@@ -145,7 +145,7 @@ class _Campaign:
     def _run_wave(self, wave: Sequence[Problem]) -> None:
         try:
             self._attempt(wave)
-        except OutOfMemory as error:
+        except (OutOfMemory, CallFailed) as error:
             self._isolate(wave, error)
         except (Cancelled, WorkFailed):
             raise

@@ -17,5 +17,9 @@ class OutOfMemory(WorkFailed):
     """One engine call needed more memory than there is; fewer requests at once may do."""
 
 
+class CallFailed(WorkFailed):
+    """One engine call failed, and the engine is still there; what the call was about may be to blame."""
+
+
 class Cancelled(PivotscopeError):
     """The work was stopped because somebody asked for it; what was finished before stays."""

@@ -24,13 +24,13 @@ from backend.engines.base import (
     RolloutRequest,
     Verification,
 )
-from backend.errors import Cancelled, OutOfMemory, PivotscopeError, UserError, WorkFailed
+from backend.errors import CallFailed, Cancelled, OutOfMemory, PivotscopeError, UserError, WorkFailed
 from backend.records import Trace
 
 ERRORS: dict[str, type[PivotscopeError]] = {
-    kind.__name__: kind for kind in (UserError, WorkFailed, OutOfMemory, Cancelled)
+    kind.__name__: kind for kind in (UserError, WorkFailed, OutOfMemory, CallFailed, Cancelled)
 }
-"""The failures that cross the pipe as what they are; any other arrives as `WorkFailed`."""
+"""The failures that cross the pipe as what they are; any other arrives as `CallFailed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def failure(error: BaseException) -> dict[str, str]:
     detail = str(error).strip().splitlines()
     return {
         "error": f"the engine failed ({type(error).__name__}: {detail[0] if detail else 'no message'})",
-        "kind": "WorkFailed",
+        "kind": "CallFailed",
     }
 
 
