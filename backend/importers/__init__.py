@@ -84,7 +84,7 @@ def _import_bundle(store: Store, path: Path) -> str:
         raise UserError(f"{path}: has {path.stat().st_size:,} bytes; a file to import has at most {MAX_BYTES:,}")
     bundle = Bundle(path)
     campaign = file_sha256(path)[:12]
-    name = _free_name(store, bundle.facts.campaign.name, campaign)
+    name = free_name(store, bundle.facts.campaign.name, campaign)
     store.add_campaign(bundle.campaign(campaign, name, "import"), bundle.tables(), str(path), bundle.engines())
     return campaign
 
@@ -98,16 +98,16 @@ def _import_json(store: Store, path: Path) -> str:
     row: Campaign
     records: Iterable[ProblemRecord]
     if "pivots" in data:
-        row, records = read_receipt(data, str(path), campaign, _free_name(store, path.stem, campaign))
+        row, records = read_receipt(data, str(path), campaign, free_name(store, path.stem, campaign))
     elif "tokens" in data:
-        row, records = read_rollout(data, str(path), campaign, _free_name(store, path.stem, campaign))
+        row, records = read_rollout(data, str(path), campaign, free_name(store, path.stem, campaign))
     else:
         raise UserError(f"{path}: has neither `pivots` (a receipt) nor `tokens` (a rollout); give one of the two")
     store.add_campaign(row, [to_table(records)], str(path))
     return campaign
 
 
-def _free_name(store: Store, wanted: str, campaign: str) -> str:
+def free_name(store: Store, wanted: str, campaign: str) -> str:
     """`wanted`, or with the id behind it where another campaign has that name: a name should find one campaign."""
     taken = any(row["name"] == wanted and row["campaign"] != campaign for row in store.campaigns())
     return f"{wanted} ({campaign[:6]})" if taken else wanted
