@@ -35,6 +35,9 @@ _WRITING = threading.RLock()
 
 _SHARDS_A_TRANSACTION = 64
 
+# DuckDB would take most of the machine, where a model wants to live; what needs more than this goes to the disk.
+_CONFIG = {"autoinstall_known_extensions": "false", "memory_limit": "2GB"}
+
 
 @dataclass(frozen=True, slots=True)
 class ShardReport:
@@ -55,9 +58,7 @@ class Store:
         if self.path.is_dir():
             raise UserError(f"{path} is a folder; give --store a file in it, for example {path / 'pivotscope.duckdb'}")
         try:
-            self._connection = duckdb.connect(
-                str(self.path), read_only=read_only, config={"autoinstall_known_extensions": "false"}
-            )
+            self._connection = duckdb.connect(str(self.path), read_only=read_only, config=_CONFIG)
         except duckdb.Error as error:
             raise opening_failure(path, error) from None
         try:
