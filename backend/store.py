@@ -36,7 +36,10 @@ _WRITING = threading.RLock()
 _SHARDS_A_TRANSACTION = 64
 
 # DuckDB would take most of the machine, where a model wants to live; what needs more than this goes to the disk.
-_CONFIG = {"autoinstall_known_extensions": "false", "memory_limit": "2GB"}
+_CONFIG: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": "false",
+    "memory_limit": "2GB",
+}
 
 
 @dataclass(frozen=True, slots=True)
