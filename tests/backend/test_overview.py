@@ -1,0 +1,69 @@
+"""The overview: one row a configuration, sorted by excess, each with its floor and its link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from backend.importers import import_path
+from backend.overview import overview, remarks
+from backend.store import Store
+from tests.backend import trees
+from tests.backend.pools import BY_HAND
+from tests.backend.receipts import hold, receipt
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(tmp_path / "store.duckdb") as store:
+        yield store
+
+
+def test_the_published_campaigns_stand_in_the_order_of_their_excess(store: Store, shared: Path) -> None:
+    for folder in ("campaign-2026-06-10", "campaign-2026-06-11", "rollouts"):
+        import_path(store, shared / "receipts" / folder)
+    rows = overview(store).rows
+    assert [row["name"] for row in rows][:1] == ["temp0"]
+    excess = [row["excess_pp"] for row in rows]
+    assert excess == sorted(excess, reverse=True)
+    by_name = {row["name"]: row for row in rows}
+    assert len(rows) == 7  # the four rollouts have no pivots
+    primary = by_name["primary"]
+    assert primary["link"] == f"campaign?campaign={primary['campaign']}#primary"
+    assert (primary["eligible"], primary["clusters"], primary["engine"]) == (226, 20, None)
+    assert primary["refeed_rate"] == 0.3185840707964602
+    assert primary["replica_rate"] == 0.13716814159292035
+    assert (primary["refeed_jaccard"], primary["replica_jaccard"]) == (0.7777777777777778, 0.8785046728971962)
+    # k = 1 attains no 0.5: the next threshold stands for it.
+    assert by_name["temp0"]["refeed_jaccard"] == 0.5901639344262295
+    assert by_name["batchinv"]["t_equal_weight"] is None
+    assert by_name["batchinv"]["excess_pp"] == 0.0
+    assert by_name["k8"]["remarks"] == "imported, cut off"
+
+
+def test_a_campaign_without_a_floor_comes_last_and_undefined(store: Store, tmp_path: Path) -> None:
+    worse = [(problem, exact, refeed, replica) for problem, exact, replica, refeed in BY_HAND]
+    hold(store, tmp_path, receipt(worse), "below its floor")
+    pivot = trees.pivot(measurements=[trees.measurement("exact"), trees.measurement("refeed", arms=(0, 1))])
+    store.ensure_campaign(trees.campaign(passes=("exact", "refeed")))
+    store.ingest_record("c1", trees.record(rollouts=[trees.rollout(pivots=[pivot])]))
+    rows = overview(store).rows
+    assert [(row["name"], row["excess_pp"]) for row in rows] == [("below its floor", -100 / 7), ("small", None)]
+    assert overview(store).texts()[-1][10:12] == ["–", "–"]
+    # A name is no way to break out of the link.
+    assert rows[0]["link"].endswith("#below%20its%20floor")
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"bundled": True, "origin": "bundled", "final": None, "state": "done"}, ["bundled"]),
+        ({"bundled": False, "origin": "import", "final": False, "state": "imported"}, ["imported", "cut off"]),
+        ({"bundled": False, "origin": "run", "final": None, "state": "running"}, ["running"]),
+        ({"bundled": False, "origin": "run", "final": None, "state": "done"}, []),
+    ],
+)
+def test_remarks(row: dict[str, object], told: list[str]) -> None:
+    assert remarks(row) == told
