@@ -193,7 +193,8 @@ class Jobs:
         self._queue.put(None)
         if (engine := self.engine()) is not None:
             engine.close()
-        self.store.close()
+        with self.collecting:
+            self.store.close()
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
