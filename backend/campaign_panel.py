@@ -55,7 +55,10 @@ def draw(jobs: Jobs, row: Row) -> None:
         if row.note:
             st.caption(f":material/info: {sentence(row.note)}")
         details = st.expander(
-            "Log, problems and settings", type="compact", key=f"details-{row.campaign}", on_change="rerun"
+            "Log, problems and settings" if row.progress else "Problems and settings",
+            type="compact",
+            key=f"details-{row.campaign}",
+            on_change="rerun",
         )
         if details.open:
             with details:

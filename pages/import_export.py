@@ -74,26 +74,17 @@ def kept() -> None:
         return
     word = "file is" if len(ids) == 1 else "files are"
     st.success(f"{len(ids)} {word} in the store.", icon=":material/check_circle:")
-    with st.container(horizontal=True):
-        for campaign in ids:
-            name = plain(store.campaign(campaign)["name"])
-            st.page_link(
-                "pages/campaign.py",
-                label=f"Open {name}",
-                icon=":material/monitoring:",
-                query_params={"campaign": campaign},
-            )
-        if len(ids) > 1:
-            try:
-                refuse_unpoolable(store, ids)
-            except UserError:
-                return  # they measured different things; each has its own page
-            st.page_link(
-                "pages/campaign.py",
-                label=f"Open all {len(ids)} pooled",
-                icon=":material/join_inner:",
-                query_params={"campaign": ids},
-            )
+    if len(ids) > 1:
+        try:
+            refuse_unpoolable(store, ids)
+        except UserError:
+            return  # they measured different things; each has its own page
+        st.page_link(
+            "pages/campaign.py",
+            label=f"Open all {len(ids)} pooled",
+            icon=":material/join_inner:",
+            query_params={"campaign": ids},
+        )
 
 
 st.header("Import")
@@ -145,7 +136,7 @@ with st.container(horizontal=True):
     ready = st.session_state.get("export.ready")
     if ready is not None and ready[:2] == (campaign, format_):
         st.download_button(
-            f"Download {ready[2]} ({len(ready[3]) / 1e6:,.1f} MB)",
+            f"Download {ready[2]} ({max(len(ready[3]) // 1024, 1):,} kB)",
             data=ready[3],
             file_name=ready[2],
             mime=MIME[format_],
