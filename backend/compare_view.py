@@ -77,6 +77,36 @@ def _rollout_title(row: Mapping[str, Any], rank: str) -> str:
     return f"{row['rollout']}: {rank}{verdict}{cut}, {row['tokens']} tokens, {row['pivots']} pivots"
 
 
+def rollout_choices(there: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[str, str, dict[int, int]]]:
+    """What a click can put beside each other: label, icon, and the rollout of each campaign, by its index."""
+    ranked = {place: by_merit(rows) for place, rows in there.items()}
+    found = [
+        ("Best of each", ":material/thumb_up:", {place: numbers[0] for place, numbers in ranked.items()}),
+        ("Worst of each", ":material/thumb_down:", {place: numbers[-1] for place, numbers in ranked.items()}),
+    ]
+    first, *others = ranked.values()
+    common = [number for number in first if all(number in numbers for numbers in others)]
+    if common:
+        found.append(("Same number", ":material/tag:", dict.fromkeys(there, common[0])))
+    return found
+
+
+def chosen_rollouts(
+    there: Mapping[int, Sequence[Mapping[str, Any]]], asked: Sequence[str], alike: bool
+) -> dict[int, int]:
+    """The rollout of each campaign, by its index: what the address asks for, else a first choice.
+
+    Rollouts of one model (`alike`) and one number begin with the same text; of different models the best are shown.
+    """
+    choices = {label: choice for label, _, choice in rollout_choices(there)}
+    found = dict(choices.get("Same number", choices["Best of each"]) if alike else choices["Best of each"])
+    if len(asked) == len(there):
+        for (place, rows), number in zip(there.items(), asked, strict=True):
+            if any(str(row["rollout"]) == number for row in rows):
+                found[place] = int(number)
+    return found
+
+
 def same_model(comparison: Comparison) -> bool:
     """Whether all campaigns are of one model, so that rollouts of one number begin alike."""
     return len({row["model"] for row in comparison.rows}) == 1 and comparison.rows[0]["model"] is not None
@@ -237,7 +267,8 @@ def overlap_sentence(first: str, second: str, found: CriticalTokens) -> str:
         return f"Neither selects any of the {count(found.measured)} pivots that both measured at {threshold}."
     return (
         f"Of {count(found.measured)} pivots in common text that both measured, {count(found.both)} are critical "
-        f"in both at {threshold}, {count(found.only_first)} only in {first}, {count(found.only_second)} only in {second}: "
+        f"in both at {threshold}, {count(found.only_first)} only in {first}, "
+        f"{count(found.only_second)} only in {second}: "
         f"Jaccard {decimal(found.jaccard)}, by chance {decimal(found.chance)}."
     )
 

@@ -143,6 +143,16 @@ class Jobs:
             if (job := self._jobs.get(number)) is not None and job.state == "queued":
                 self._jobs[number] = replace(job, state="cancelled", error="cancelled before it started")
 
+    def unload(self) -> int:
+        """Free the loaded model's memory once the work in progress is over; gives the job's id."""
+
+        def work(_handle: Handle) -> None:
+            if (engine := self.engine()) is not None:
+                self._bench = None
+                engine.close()
+
+        return self.submit("unload", "Unload the model", work)
+
     def engine(self) -> RemoteEngine | None:
         """The engine process, dead or alive; None before the first one."""
         bench = self._bench

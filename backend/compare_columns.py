@@ -1,0 +1,276 @@
+"""Rollouts in columns, aligned where their texts agree; a picked token is replayed by its column's own model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import streamlit as st
+
+from backend import address, live_jobs
+from backend.critical import common_prefix
+from backend.dashboard import jobs, sentence
+from backend.drawing import plain
+from backend.live import Place
+from backend.rollout_picker import Picked
+from backend.store import Store
+from backend.token_panel import panel
+from backend.transcript import Colour, TranscriptView, token_transcript
+from backend.transcript_view import UNKNOWN, pivot_at_position, runs_of, token_ids_of
+
+K, LIMIT = 4, 64
+"""Continuations an arm and tokens a continuation of a click."""
+_PASSES = ("exact", "replica", "refeed")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One campaign's rollout in its column."""
+
+    place: int
+    """The campaign's index in the comparison: in the address it says which column a picked token is in."""
+    name: str
+    picked: Picked
+    view: TranscriptView
+
+    def bytes(self) -> list[bytes]:
+        """The generated tokens as bytes."""
+        return [self.picked.texts.get(token, UNKNOWN.encode()) for token in self.picked.rollout.ids]
+
+
+def read(store: Store, place: int, name: str, where: Place) -> Column:
+    """A rollout as a column. Raises `UserError` where the store has no such rollout."""
+    rollout = store.rollout(where.campaign, where.problem, where.rollout)
+    problem = next(row for row in store.problems(where.campaign) if row["problem"] == where.problem)
+    facts = list(store.engines(where.campaign).values())
+    picked = Picked(
+        where,
+        problem["question"],
+        problem["gold"],
+        rollout,
+        store.token_bytes(where.campaign, token_ids_of(rollout)),
+        store.campaign(where.campaign),
+        frozenset(token for fact in facts for token in fact.get("special_ids") or ()),
+        frozenset(token for fact in facts for token in fact.get("eos_ids") or ()),
+    )
+    return Column(place, name, picked, picked.view)
+
+
+def aligned(columns: Sequence[Column]) -> list[Column]:
+    """The columns with the token marked at which each text first differs from the first column's.
+
+    The first column is marked where the first of the others leaves it.
+    """
+    texts = [column.bytes() for column in columns]
+    differing = [common_prefix(texts[0], other) for other in texts[1:]]
+    here = min((pair[0] for pair in differing if pair is not None), default=None)
+    places = [here, *(None if pair is None else pair[1] for pair in differing)]
+    return [
+        column if at is None else replace(column, view=replace(column.view, parts=column.view.prompt_length + at))
+        for column, at in zip(columns, places, strict=True)
+    ]
+
+
+def parting(columns: Sequence[Column]) -> str:
+    """Where the texts part, in a sentence."""
+    if len(columns) < 2:
+        return "One transcript has nothing to be aligned with."
+    places = [column.view.parts for column in columns]
+    if all(place is None for place in places):
+        return "The transcripts are the same text from end to end."
+    first, *others = columns
+    parts = []
+    for column in others:
+        if column.view.parts is None:
+            parts.append(f"{column.name} is the same text")
+            continue
+        said = _at(column)
+        behind = column.view.parts - column.view.prompt_length
+        parts.append(f"{column.name} parts from {first.name} after {behind:,} tokens, {said}")
+    return f"{'; '.join(parts)}."
+
+
+def _at(column: Column) -> str:
+    text, at = column.view.text, column.view.parts
+    return f"with {text[at]!r}" if at is not None and at < len(text) else "where it ends"
+
+
+def counterpart(column: Column, position: int, other: Column) -> int | None:
+    """The position of the same token in another column: equal ids up to and including it, in equal bytes."""
+    generated = position - column.view.prompt_length
+    mine, theirs = column.picked.rollout.ids, other.picked.rollout.ids
+    if generated < 0 or generated >= len(theirs) or mine[: generated + 1] != theirs[: generated + 1]:
+        return None
+    if column.view.text[position] != other.view.text[other.view.prompt_length + generated]:
+        return None  # another vocabulary
+    return other.view.prompt_length + generated
+
+
+# The picked token's place in the address
+
+
+def read_pick(columns: Sequence[Column]) -> tuple[Column, int] | None:
+    """The picked token, `COLUMN-POSITION` in the address; None for one that is not in the columns."""
+    place, _, position = (address.read("picked") or "").partition("-")
+    if not (
+        place.isascii() and place.isdecimal() and position.isascii() and position.isdecimal() and len(position) < 10
+    ):
+        return None
+    found = next((column for column in columns if column.place == int(place)), None)
+    at = None if found is None else found.view.picked(int(position))
+    return None if found is None or at is None else (found, at)
+
+
+def pick(column: Column, position: int, k: int, limit: int) -> None:
+    """A click: show what is stored, or replay with the column's own model what is not."""
+    address.write(picked=f"{column.place}-{position}")
+    stored = runs_of(pivot_at_position(column.picked.rollout, position))
+    if not stored and column.picked.pivot(position) is not None:
+        live_jobs.submit_replay(jobs(), column.picked.place, position, k, limit)
+
+
+# Drawing
+
+
+def transcripts(columns: Sequence[Column], colour: Colour, intensity: float, k: int, limit: int) -> None:
+    """The columns on one colour scale, scrolled together, and the panel of the picked token."""
+    token_transcript(columns[0].view, key="compare_legend", colour=colour, intensity=intensity, height=0, show="legend")
+    picked = read_pick(columns)
+    for column, drawn in zip(columns, st.columns(len(columns), gap="small"), strict=True):
+        with drawn:
+            _head(column)
+            token_transcript(
+                column.view,
+                key=f"compare_tokens_{column.picked.place.handle}",
+                colour=colour,
+                intensity=intensity,
+                selected=_selected(column, picked),
+                height=420,
+                group="compare",
+                show="text",
+                on_pick=_picker(column, k, limit),
+            )
+    if picked is None:
+        st.caption(
+            "Click any token of any column: it is replayed with that column's model. "
+            "Columns scroll together; ≠ marks where a text parts from the first column's."
+        )
+        return
+    column, position = picked
+    with st.container(border=True):
+        st.markdown(f"#### {plain(column.name)}")
+        _panel(column, position, k, limit)
+        _beside(columns, column, position)
+
+
+def _picker(column: Column, k: int, limit: int) -> Any:
+    return lambda position: pick(column, position, k, limit)
+
+
+def _selected(column: Column, picked: tuple[Column, int] | None) -> int | None:
+    if picked is None:
+        return None
+    return picked[1] if picked[0].place == column.place else counterpart(picked[0], picked[1], column)
+
+
+def _head(column: Column) -> None:
+    rollout, row = column.picked.rollout, column.picked.row
+    verdict = {True: ":material/check: right", False: ":material/close: wrong", None: "not graded"}[rollout.correct]
+    answer = f"answer {plain(repr(rollout.answer))}" if rollout.answer is not None else "no answer"
+    st.markdown(f"**{plain(column.name)}**")
+    st.caption(
+        f"{verdict} · {answer} · {len(rollout.ids):,} tokens · {plain(row['model'] or 'unknown model')}, "
+        f"{row['engine'] or 'unknown engine'}"
+    )
+
+
+def _panel(column: Column, position: int, k: int, limit: int) -> None:
+    picked = column.picked
+    job = jobs().find(live_jobs.replay_key(picked.place, position, k, limit))
+    if job is not None and not job.over:
+        st.fragment(_running, run_every=0.5)(column, position, job.id)
+        return
+    if job is not None and job.state == "failed":
+        st.error(sentence(job.error or "the replay failed"))
+    pivot = picked.pivot(position)
+    if pivot is None:
+        st.info(sentence(picked.fault(position) or "nothing can be cut at this token"))
+        return
+    runs = runs_of(pivot_at_position(picked.rollout, position))
+    key = f"{column.place}-{position}"
+    titles = [run.title for run in runs]
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        title = st.selectbox("Run", titles, key=f"compare_run_{key}") if len(runs) > 1 else None
+        again = "Replay again" if runs else "Replay three ways"
+        if st.button(f"{again} (k = {k}, {limit} tokens)", key=f"compare_replay_{key}", icon=":material/replay:"):
+            live_jobs.submit_replay(jobs(), picked.place, position, k, limit)
+            st.rerun(scope="fragment")
+    if runs:
+        chosen = runs[titles.index(title)] if title in titles else runs[0]
+        expected = [one.pass_ for one in chosen.measurements]
+        panel(
+            pivot,
+            chosen.by_pass,
+            expected,
+            picked.texts,
+            key=f"compare_{key}_{chosen.run}",
+            batch_invariant=picked.batch_invariant,
+        )
+
+
+def _running(column: Column, position: int, number: int) -> None:
+    """The passes as they arrive; the page is drawn anew once they are all there."""
+    job = jobs().job(number)
+    if job is None or job.over:
+        st.rerun()
+        return
+    left, right = st.columns([5, 1], vertical_alignment="center")
+    left.caption(f"{job.phase or job.state} · {job.tokens} tokens · {job.seconds:.0f} s")
+    right.button("Cancel", key=f"compare_cancel_{number}", on_click=jobs().cancel, args=(number,))
+    pivot = column.picked.pivot(position)
+    if pivot is None:
+        return
+    texts = dict(column.picked.texts)
+    for _, more in job.passes.values():
+        texts.update(more)
+    measured = {name: one for name, (one, _) in job.passes.items()}
+    panel(pivot, measured, _PASSES, texts, key=f"compare_live_{number}", running=job.phase, fraction=job.fraction)
+
+
+def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
+    """What the other columns measured at the same token of the same text."""
+    rows = []
+    for other in columns:
+        at = position if other is column else counterpart(column, position, other)
+        runs = runs_of(pivot_at_position(other.picked.rollout, at)) if at is not None else []
+        found = runs[0].by_pass if runs else {}
+        rows.append(
+            {
+                "campaign": other.name,
+                **{
+                    name: None if one is None or one.numerator is None else one.numerator / one.k
+                    for name in _PASSES
+                    for one in [found.get(name)]
+                },
+                "k": next((one.k for one in found.values()), None),
+                "note": _note(at, bool(runs)),
+            }
+        )
+    if len(rows) > 1:
+        st.markdown("###### The same token in every column")
+        st.dataframe(
+            rows,
+            hide_index=True,
+            width="stretch",
+            key="compare_beside",
+            alt="Credit of this token by campaign and pass",
+            column_config={name: st.column_config.NumberColumn(f"Â {name}", format="%+.2f") for name in _PASSES},
+            placeholder="–",
+        )
+
+
+def _note(position: int | None, measured: bool) -> str:
+    if position is None:
+        return "the texts have parted before it"
+    return "" if measured else "not measured there: click it in its column"
