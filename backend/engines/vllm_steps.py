@@ -13,6 +13,7 @@ from vllm.sampling_params import RequestOutputKind
 from backend.engines.base import Control, Sampling
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS
 from backend.engines.vllm_sampler import ReplaySampler, extra_args
+from backend.errors import WorkFailed
 from backend.records import Finish, TopK
 
 
@@ -66,7 +67,7 @@ class Steps:
                 for output in self._engine.step():
                     if output.request_id in live:
                         index = live.pop(output.request_id)
-                        outcomes[index] = _outcome(output, requests[index].top_k)
+                        outcomes[index] = _outcome(output, requests[index])
                     self._companions.discard(output.request_id)
                 control.tick(ReplaySampler.produced - before)
         finally:
@@ -108,12 +109,16 @@ def _prompt(ids: list[int], salt: str) -> TokensPrompt:
     return TokensPrompt(prompt_token_ids=ids, cache_salt=salt)
 
 
-def _outcome(output: Any, top_k: int) -> Outcome | None:
+def _outcome(output: Any, request: Request) -> Outcome | None:
     """Unpack a finished output. At each position the flat list holds the chosen token and then the top ones."""
-    completion = output.outputs[0]
+    completion, top_k = output.outputs[0], request.top_k
     if completion.finish_reason not in {"stop", "length"}:
         return None
     flat, ids = completion.logprobs, list(completion.token_ids)
+    if ids[: len(request.forced)] != request.forced:
+        raise WorkFailed(
+            "this vLLM did not decode the tokens it was given; use a release that requirements-vllm.txt names"
+        )
     starts = flat.start_indices[: len(ids)]
     return Outcome(
         ids=ids,
