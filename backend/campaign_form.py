@@ -170,7 +170,17 @@ def _from_widgets(taken: Collection[str]) -> CampaignSettings:
     )
     with st.expander("Sampling, passes and engine settings", key=_KEY + "more", icon=":material/tune:"):
         data |= _further()
-    return make_settings(data, "the form")
+    return _settings(data)
+
+
+def _settings(data: dict[str, Any]) -> CampaignSettings:
+    """What the widgets say. All of them are drawn by now, so that a fault in one hides none."""
+    problems = data["problems"]
+    if problems.get("file") == "":
+        raise UserError("problems: name the JSONL file")
+    if problems.get("set") == "hf:":
+        raise UserError("problems: name the data set of the hub, OWNER/NAME")
+    return make_settings(data | {"engine_options": engine_options(data["engine_options"])}, "the form")
 
 
 def _problems() -> dict[str, Any]:
@@ -184,8 +194,6 @@ def _problems() -> dict[str, Any]:
         data["file"] = st.text_input(
             "File on this machine", key=_KEY + "file", placeholder="problems.jsonl", help="GSM8K's or MATH's fields"
         )
-        if not data["file"]:
-            raise UserError("problems: name the JSONL file")
     elif chosen == "hf":
         data["set"] = "hf:" + st.text_input("Data set id", key=_KEY + "hub", placeholder="OWNER/NAME")
     else:
@@ -218,10 +226,9 @@ def _further() -> dict[str, Any]:
         "Boundary slack", -1, 15, -1, key=_KEY + "slack", help="−1: any position; 2: the study's filter"
     )
     data["batch_invariant"] = st.toggle("Batch-invariant mode (vLLM on a GPU)", key=_KEY + "invariant")
-    options = st.text_area(
+    data["engine_options"] = st.text_area(
         "Engine options", key=_KEY + "options", placeholder='attention_backend = "TRITON_ATTN"\nmax_num_seqs = 256'
     )
-    data["engine_options"] = engine_options(options)
     python = st.text_input("Python of the engine process", key=_KEY + "python", placeholder="as the dashboard's")
     data["worker_python"] = python or None
     data["passes"] = [name for name in PASSES if name in (data["passes"] or [])]
