@@ -178,10 +178,9 @@ def _head(column: Column) -> None:
     rollout, row = column.picked.rollout, column.picked.row
     verdict = {True: ":material/check: right", False: ":material/close: wrong", None: "not graded"}[rollout.correct]
     answer = f"answer {plain(repr(rollout.answer))}" if rollout.answer is not None else "no answer"
-    st.markdown(f"**{plain(column.name)}**")
-    st.caption(
-        f"{verdict} · {answer} · {len(rollout.ids):,} tokens · {plain(row['model'] or 'unknown model')}, "
-        f"{row['engine'] or 'unknown engine'}"
+    model = f"{plain(row['model'] or 'unknown model')}, {row['engine'] or 'unknown engine'}"
+    st.markdown(
+        f"**{plain(column.name)}**  \n:small[:gray[{verdict} · {answer} · {len(rollout.ids):,} tokens · {model}]]"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
@@ -124,6 +124,7 @@ def transcripts(store: Store, comparison: Comparison, names: Sequence[str]) -> N
         format_func=lambda name: f"{name}: {ranked[name].title}",
         key="compare_problem",
         on_change=_chose_problem,
+        args=(ranked,),
     )
     address.write(problem=problem)
     there = {place: store.rollouts(comparison.campaigns[place], problem) for place in held}
@@ -134,18 +135,21 @@ def transcripts(store: Store, comparison: Comparison, names: Sequence[str]) -> N
         st.text(first.question or "The question is not on record.")
         st.caption(f"Right answer: {plain(first.gold)}" if first.gold is not None else "There is no gold answer.")
     st.markdown(plain(compare_columns.parting(columns)))
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        colour = st.segmented_control(
-            "Colour by", COLOURS, default="credit", required=True, key="colour", bind="query-params"
-        )
-        intensity = st.slider("Intensity", 0.2, 3.0, 1.0, 0.1, key="compare_intensity", width=220)
-        k = st.select_slider("Continuations an arm (k)", [1, 2, 4, 8, 16], K, key="compare_k", width=220)
-        limit = st.select_slider("Tokens a continuation", [32, 64, 96, 128, 200, 400], LIMIT, key="limit", width=220)
+    left, middle, right = st.columns([3, 2, 2], vertical_alignment="bottom")
+    colour = left.segmented_control(
+        "Colour by", COLOURS, default="credit", required=True, key="colour", bind="query-params"
+    )
+    intensity = middle.slider("Intensity", 0.2, 3.0, 1.0, 0.1, key="compare_intensity")
+    with right.popover("Replay settings", icon=":material/tune:", width="stretch"):
+        k = st.select_slider("Continuations an arm (k)", [1, 2, 4, 8, 16], K, key="compare_k")
+        limit = st.select_slider("Tokens a continuation", [32, 64, 96, 128, 200, 400], LIMIT, key="compare_limit")
     st.fragment(compare_columns.transcripts)(columns, colour or "credit", intensity, int(k), int(limit))
 
 
-def _chose_problem() -> None:
-    address.write(problem=st.session_state.compare_problem, rollouts=None, picked=None)
+def _chose_problem(ranked: Collection[str]) -> None:
+    # A running campaign moves what a problem is called, and Streamlit then reports the old title.
+    if (problem := st.session_state.compare_problem) in ranked:
+        address.write(problem=problem, rollouts=None, picked=None)
 
 
 def _columns(
@@ -156,7 +160,9 @@ def _columns(
 
     def chose() -> None:
         picked = [st.session_state[f"compare_rollout_{place}"] for place in there]
-        address.write(rollouts=",".join(map(str, picked)), picked=None)
+        # The best and the worst can change while a campaign runs, and Streamlit then reports a picker's old title.
+        if all(isinstance(number, int) for number in picked):
+            address.write(rollouts=",".join(map(str, picked)), picked=None)
 
     def jump(choice: Mapping[int, int]) -> None:
         address.write(rollouts=",".join(str(choice[place]) for place in there), picked=None)

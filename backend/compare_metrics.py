@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -219,4 +220,6 @@ def settings_table(store: Store, comparison: Comparison) -> Table:
 def _shown(value: Any) -> str:
     if value is None:
         return "unknown"
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{32,}", value):
+        return f"{value[:12]}…"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -7,6 +7,7 @@ from typing import Any
 
 from backend.binning import Bin, BinFlips
 from backend.comparing import Difference
+from backend.inference import Interval
 from backend.tables import UNDEFINED, Column, Table, decimal, percent, points
 
 Form = Callable[[Any], str]
@@ -55,18 +56,10 @@ def differences_beside(first: str, second: str, found: Sequence[Difference]) -> 
                 first: value(one.first),
                 second: value(one.second),
                 "difference": f"**{text}**" if one.clear else text,
-                "95 % interval": _range(one, moved),
+                "95 % interval": signed_range(one.ci95, moved),
             }
         )
     return rows
-
-
-def _range(one: Difference, form: Form) -> str:
-    if one.ci95 is None:
-        return UNDEFINED
-    low, high = (signed(end, form) for end in one.ci95)
-    unit = high.partition(" ")[2]
-    return f"{low.removesuffix(f' {unit}')} to {high}" if unit else f"{low} to {high}"
 
 
 def _percentage(value: float | None) -> str:
@@ -77,6 +70,15 @@ def signed(value: float | None, form: Form) -> str:
     """A difference with its sign, unless it reads 0."""
     text = form(value)
     return f"+{text}" if value is not None and value > 0 and any(digit in text for digit in "123456789") else text
+
+
+def signed_range(ci95: Interval | None, form: Form) -> str:
+    """An interval of a difference: −1.9 to +17.4 pp."""
+    if ci95 is None:
+        return UNDEFINED
+    low, high = (signed(end, form) for end in ci95)
+    unit = high.partition(" ")[2]
+    return f"{low.removesuffix(f' {unit}')} to {high}" if unit else f"{low} to {high}"
 
 
 def bin_label(one: Bin) -> str:

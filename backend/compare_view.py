@@ -5,7 +5,6 @@ No Streamlit in here.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,12 +12,12 @@ from typing import Any
 
 from backend.binning import BinFlips, binned_flips, disagreement, margin_bins, position_bins
 from backend.charts.comparison import Contrast, PlaceRate
-from backend.compare_tables import signed
+from backend.compare_tables import signed, signed_range
 from backend.comparing import Difference
 from backend.critical import CriticalTokens
 from backend.sides import Comparison, compare
 from backend.store import Store
-from backend.tables import UNDEFINED, count, decimal, percent, points
+from backend.tables import UNDEFINED, count, decimal, points
 from backend.transcript import display_text
 
 MOST_TOKENS = 300
@@ -44,8 +43,8 @@ def ranked_problems(comparison: Comparison, places: Sequence[int]) -> list[Ranke
         number = int(row.problem)
         shares = [f"{side.right[number]}/{side.graded[number]}" if side.graded[number] else UNDEFINED for side in sides]
         facts = [f"right {' · '.join(shares)}"] if any(side.graded[number] for side in sides) else ["not graded"]
-        if not math.isnan(row.flip_gap):
-            facts.append(f"refeed flips apart by {percent(row.flip_gap)}")
+        if row.flip_gap > 0:  # NaN is not
+            facts.append(f"refeed flip rates {points(100 * row.flip_gap)} apart")
         found.append(RankedProblem(comparison.problems[number][1], ", ".join(facts)))
     return found
 
@@ -74,7 +73,7 @@ def offered(rollouts: Sequence[Mapping[str, Any]]) -> dict[int, str]:
 def _rollout_title(row: Mapping[str, Any], rank: str) -> str:
     verdict = {True: "right", False: "wrong", None: "not graded"}[row["correct"]]
     cut = ", cut off" if row["finish_reason"] == "length" else ""
-    return f"{row['rollout']}: {rank}{verdict}{cut}, {row['tokens']} tokens, {row['pivots']} pivots"
+    return f"{row['rollout']}: {rank}{verdict}{cut}, {row['tokens']} tokens"
 
 
 def rollout_choices(there: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[str, str, dict[int, int]]]:
@@ -119,17 +118,13 @@ def headline(first: str, second: str, found: Sequence[Difference]) -> str:
     """The difference of the excess, or where there is none of the refeed flip rate, and of the accuracy."""
     by_key = {one.key: one for one in found}
     parts = []
-    for key, what in (("excess", "excess over the floor"), ("accuracy", "share of right rollouts")):
+    for key, what in (("excess", "excess"), ("accuracy", "right rollouts")):
         one = by_key[key]
         if one.difference is None:
             continue
-        sure = (
-            "no interval"
-            if one.ci95 is None
-            else f"95 % {signed(one.ci95[0], points)} to {signed(one.ci95[1], points)}"
-        )
-        verdict = "a clear difference" if one.clear else "not a clear difference"
-        parts.append(f"{what} {signed(one.difference, points)} ({sure}; {verdict})")
+        sure = "no interval" if one.ci95 is None else f"95 % {signed_range(one.ci95, points)}"
+        verdict = "clear" if one.clear else "not clear"
+        parts.append(f"{what} {signed(one.difference, points)} ({sure}, {verdict})")
     if not parts:
         return f"{second} and {first} share nothing that both measured."
     return f"{second} against {first}: {', '.join(parts)}."

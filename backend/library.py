@@ -57,9 +57,10 @@ class Entry:
 def entries() -> list[Entry]:
     """Every model that can be named, those on disk first; a damaged one carries its fault and hides no other."""
     found = {card.parent.name: _entry(card.parent) for card in sorted(models.library_folder().glob(f"*/{CARD}"))}
-    known = [*models.PACKAGED.values(), *adapters.shipped().values()]
-    for one in known:
-        found.setdefault(one.name, Entry(Model(one.name, None, None, None, None, one.source, None), None, None, {}))
+    sources = {one.name: one.source for one in models.PACKAGED.values()}
+    sources |= {one.name: one.source for one in adapters.shipped().values()}
+    for name, source in sources.items():
+        found.setdefault(name, Entry(Model(name, None, None, None, None, source, None), None, None, {}))
     return sorted(found.values(), key=lambda entry: (not entry.on_disk, entry.model.name))
 
 
@@ -67,16 +68,21 @@ def _entry(folder: Path) -> Entry:
     unknown = Model(folder.name, None, None, None, None, "unknown", str(folder))
     try:
         model = models.locate(folder.name) or unknown
-        files = sorted(folder.glob("*.safetensors"))
-        missing = [path.name for path in files if not path.is_file()]
-        if missing or not files:
-            gone = ", ".join(missing) or "*.safetensors"
-            raise UserError(f"the weights of {folder.name} ({gone}) are gone; put them back, or remove {folder}")
+        files = _weights(folder)
         config = check_architecture(folder)
         facts = {name: config[key] for key, name in _CONFIG_FACTS.items() if config.get(key) is not None}
         return Entry(model, sum(path.stat().st_size for path in files), chat_template(folder), facts)
     except UserError as error:
         return Entry(unknown, None, None, {}, str(error))
+
+
+def _weights(folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors"))
+    missing = [path.name for path in files if not path.is_file()]
+    if missing or not files:
+        gone = ", ".join(missing) or "*.safetensors"
+        raise UserError(f"the weights of {folder.name} ({gone}) are gone; put them back, or remove {folder}")
+    return files
 
 
 def chat_template(folder: Path) -> str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import streamlit as st
 
 from backend import library, live_jobs
@@ -15,6 +13,16 @@ from backend.library import Entry, short, size
 st.title("Models")
 with sentences():
     owner = jobs()
+
+
+def unload() -> None:
+    """Free the loaded model's memory."""
+    owner.unload()
+
+
+def fetch(name: str) -> None:
+    """Bring a model to this disk."""
+    live_jobs.submit_fetch(owner, name)
 
 
 @st.fragment(run_every=1.0)
@@ -32,7 +40,7 @@ def engine() -> None:
         memory = "memory unknown" if held.memory is None else f"{size(held.memory)} of memory"
         left.caption(plain(" · ".join([memory, *(fact for fact in facts if fact)])))
         right.button(
-            "Unload", icon=":material/eject:", key="unload", on_click=owner.unload, disabled=bool(at_work),
+            "Unload", icon=":material/eject:", key="unload", on_click=unload, disabled=bool(at_work),
             help="Ends the engine process and frees its memory. Loading another model does the same by itself.",
         )  # fmt: skip
         for job in at_work:
@@ -62,7 +70,8 @@ def fetching(entry: Entry) -> None:
         st.error(sentence(job.error))
     st.button(
         "Fetch", icon=":material/download:", type="primary", key=f"fetch_{name}",
-        on_click=partial(live_jobs.submit_fetch, owner, name),
+        on_click=fetch,
+        args=(name,),
         help="Downloads the weights once, checks their hash and keeps them in the library.",
     )  # fmt: skip
 

@@ -218,6 +218,7 @@ def flips_by_place(
                 "width": 3,
                 "color": faded(style.colour, 0.75),
             },
+            cliponaxis=False,
             name=f"{label} refeed",
             customdata=[[rate.flips, rate.eligible] for rate in rates],
             hovertemplate="refeed %{y:.1f} %: %{customdata[0]} of %{customdata[1]}<extra>" + label + "</extra>",
