@@ -10,7 +10,7 @@ from backend.collecting import collect_run
 from backend.errors import UserError
 from backend.ingest import Campaign
 from backend.jobs import Handle, Job, Jobs
-from backend.launching import problems_of, refuse_other_settings, spec_of
+from backend.launching import claimed, problems_of, refuse_other_settings, spec_of
 from backend.removing import remove_campaign
 from backend.runs import Progress, RunFolder, RunHeldError
 from backend.settings import CampaignSettings, make_settings
@@ -97,10 +97,9 @@ def _run(jobs: Jobs, settings: CampaignSettings, folder: RunFolder, handle: Hand
         return "Everything of this campaign was done already."
     looking("looking up the problems and the model")
     problems, spec = problems_of(settings), spec_of(settings, looking)
-    fresh = folder.settings() is None
     try:
         # Claimed before the model is loaded: a process that starts the same campaign meanwhile loads none.
-        with folder.claim(settings):
+        with claimed(settings, folder):
             with jobs.collecting:
                 jobs.store.ensure_campaign(Campaign.of(settings))
             engine = jobs.bench(spec, handle, settings.worker_python).engine
@@ -108,15 +107,18 @@ def _run(jobs: Jobs, settings: CampaignSettings, folder: RunFolder, handle: Hand
     except RunHeldError as held:
         # Its progress shows on the page from its files; waiting for it here would keep other work from the engine.
         return f"Process {held.pid} runs this campaign already, and it can be watched here."
-    except UserError:
-        if fresh and not folder.finished():
-            _forget(jobs, settings.campaign)
-        raise
     finally:
-        if folder.path.is_dir():
-            with jobs.collecting:
-                collect_run(jobs.store, folder)
+        _settle(jobs, settings.campaign, folder)
     return _sentence(outcome)
+
+
+def _settle(jobs: Jobs, campaign: str, folder: RunFolder) -> None:
+    """Take in what a run has finished, or forget the campaign if it could not begin."""
+    with jobs.collecting:
+        if folder.path.is_dir():
+            collect_run(jobs.store, folder)
+        elif any(row["campaign"] == campaign for row in jobs.store.campaigns()):
+            jobs.store.remove_campaign(campaign)
 
 
 def _complete(folder: RunFolder) -> bool:
@@ -129,12 +131,6 @@ def _complete(folder: RunFolder) -> bool:
 
 def _show(handle: Handle, progress: Progress) -> None:
     handle.phase(f"{step(progress)}, {progress.done} of {progress.total} problems", progress.fraction)
-
-
-def _forget(jobs: Jobs, campaign: str) -> None:
-    """Leave nothing of a campaign that could not begin, so that its settings can be put right under the same name."""
-    with jobs.collecting:
-        remove_campaign(jobs.store, campaign)
 
 
 def _sentence(outcome: Outcome) -> str:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import streamlit as st
+from streamlit.runtime.pages_manager import PagesManager
 
 from backend.errors import PivotscopeError
 from backend.jobs import Jobs
@@ -34,7 +35,19 @@ def _jobs(path: str) -> Jobs:
 
 def jobs() -> Jobs:
     """The one owner of store and engine in this process. Raises `UserError` when the store cannot be opened."""
+    _enter_by_app()
     return _jobs(str(store_path()))
+
+
+def _enter_by_app() -> None:
+    """Run the page again through app.py if it was not.
+
+    Until app.py has run once in a process, Streamlit takes the folder `pages` for its older kind of application, and
+    gives a deep link's first visitor the bare page.
+    """
+    if PagesManager.uses_pages_directory:
+        PagesManager.uses_pages_directory = False
+        st.rerun()
 
 
 def store() -> Store:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from backend import models
@@ -10,7 +12,7 @@ from backend.engines.wire import EngineSpec
 from backend.errors import UserError
 from backend.problems import load_problems
 from backend.records import Problem
-from backend.runs import RunFolder
+from backend.runs import RunFolder, RunHeldError
 from backend.settings import CampaignSettings
 
 
@@ -56,6 +58,25 @@ def refuse_other_settings(settings: CampaignSettings, folder: RunFolder) -> None
     stored = folder.settings()
     if stored is not None and (differences := stored.differences(settings)):
         raise UserError(other_settings(settings.name, differences))
+
+
+@contextmanager
+def claimed(settings: CampaignSettings, folder: RunFolder) -> Iterator[None]:
+    """Be the one process that loads the campaign's model and runs it; see `RunFolder.claim`.
+
+    A new campaign that fails by its settings before its first problem is finished leaves nothing behind, so that they
+    can be put right under the same name.
+    """
+    fresh = folder.settings() is None
+    try:
+        with folder.claim(settings):
+            yield
+    except RunHeldError:
+        raise
+    except UserError:
+        if fresh and not folder.finished():
+            shutil.rmtree(folder.path, ignore_errors=True)
+        raise
 
 
 def other_settings(name: str, differences: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from backend.cli.stopping import Stoppable
 from backend.collecting import collect_run
 from backend.engines.remote import RemoteEngine
 from backend.errors import Cancelled, PivotscopeError, UserError, WorkFailed
-from backend.launching import problems_of, refuse_other_settings, spec_of
+from backend.launching import claimed, problems_of, refuse_other_settings, spec_of
 from backend.opening import open_store
 from backend.runs import Progress, RunFolder, RunHeldError
 from backend.settings import CampaignSettings, load_settings
@@ -61,13 +61,17 @@ def _compute(settings: CampaignSettings, beside: Path, folder: RunFolder) -> Pro
         return _progress(folder)
     with Bar() as bar:
         spec = spec_of(settings, bar.fetching)
-        bar.show(f"loading {spec.name}", None)
-        engine = RemoteEngine(spec, python=settings.worker_python)
-        try:
-            with Stoppable() as control:
-                run_campaign(settings, problems, engine, folder, control, lambda progress: show_campaign(bar, progress))
-        finally:
-            engine.close()
+        # Claimed before the model is loaded: a process that starts the same campaign meanwhile loads none.
+        with claimed(settings, folder):
+            bar.show(f"loading {spec.name}", None)
+            engine = RemoteEngine(spec, python=settings.worker_python)
+            try:
+                with Stoppable() as control:
+                    run_campaign(
+                        settings, problems, engine, folder, control, lambda progress: show_campaign(bar, progress)
+                    )
+            finally:
+                engine.close()
     return _progress(folder)
 
 
