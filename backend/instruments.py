@@ -20,19 +20,22 @@ _PLAN = """
     FROM campaign c WHERE campaign = ?
 """
 
-# Counts are cut to 0 and 1, which is all that a check asks of them, so that few groups are left.
+# Counts are cut to 0 and 1, which is all that a check asks of them, so that few groups are left. Both sides of the join
+# carry 64 bits of a seed's SHA-256, which decide equality as well.
 _READINGS = """
     WITH own AS (
-        SELECT m.* FROM measurement m
+        SELECT pivot_id, pass, numerator, cache_misses, warm_requests, preemptions, logprobs_equal,
+            logprobs_max_difference, engine, hash(seeds_sha256) AS seeds, seeds_sha256 IS NOT NULL AS seeded {outputs}
+        FROM measurement
         SEMI JOIN (SELECT id AS pivot_id FROM "pivot" WHERE campaign = $campaign AND planned) USING (pivot_id)
         WHERE campaign = $campaign AND run = 'campaign'
     ),
-    exact AS (SELECT pivot_id, numerator, seeds_sha256, output_sha256 FROM own WHERE pass = 'exact')
-    SELECT pass, own.numerator IS NOT NULL AS complete, (cache_misses > 0)::INTEGER AS cache_misses,
-        (warm_requests > 0)::INTEGER AS warm_requests, (preemptions > 0)::INTEGER AS preemptions, logprobs_equal,
-        max(logprobs_max_difference) AS logprobs_max_difference, engine,
-        CASE WHEN pass <> 'exact' THEN own.seeds_sha256 = exact.seeds_sha256 END AS same_seeds,
-        CASE WHEN pass <> 'exact' THEN {channel} END AS channel,
+    exact AS (FROM own WHERE pass = 'exact')
+    SELECT own.pass, own.numerator IS NOT NULL AS complete, (own.cache_misses > 0)::INTEGER AS cache_misses,
+        (own.warm_requests > 0)::INTEGER AS warm_requests, (own.preemptions > 0)::INTEGER AS preemptions,
+        own.logprobs_equal, max(own.logprobs_max_difference) AS logprobs_max_difference, own.engine,
+        CASE WHEN own.pass <> 'exact' AND own.seeded AND exact.seeded THEN own.seeds = exact.seeds END AS same_seeds,
+        CASE WHEN own.pass <> 'exact' THEN {channel} END AS channel,
         count(*) AS rows
     FROM own LEFT JOIN exact USING (pivot_id) {differences}
     GROUP BY ALL ORDER BY ALL
@@ -51,6 +54,8 @@ _COLUMNS = (
     "channel",
     "rows",
 )
+
+_OUTPUTS = ", output_sha256, probe_diverged, probe_delta, problem, rollout, position"
 
 # As `checks.channel` decides it: the first channel on which a pass differs from exact.
 _CHANNEL = """
@@ -75,7 +80,7 @@ _DIFFERENCES = """
         JOIN (FROM continuation WHERE campaign = $campaign AND run = 'campaign' AND pass = 'exact') other
         USING (problem, rollout, position, arm, i)
         GROUP BY ALL
-    ) USING (problem, rollout, position, pass)
+    ) d ON d.problem = own.problem AND d.rollout = own.rollout AND d.position = own.position AND d.pass = own.pass
 """
 
 
@@ -83,8 +88,10 @@ def readings(cursor: Connection, campaign: str) -> list[Reading]:
     """The campaign's readings, `rows` equal ones in each. A planned pivot that a pass did not measure is incomplete."""
     planned, batch_invariant, pivots = first(cursor, _PLAN, [campaign]) or ([], None, 0)
     # Which channel differs is asked in batch-invariant mode alone, and comparing every continuation is not free.
-    parts = {"channel": _CHANNEL, "differences": _DIFFERENCES} if batch_invariant else {"channel": "NULL"}
-    query = _READINGS.format(**{"differences": "", **parts})
+    if batch_invariant:
+        query = _READINGS.format(outputs=_OUTPUTS, channel=_CHANNEL, differences=_DIFFERENCES)
+    else:
+        query = _READINGS.format(outputs="", channel="NULL", differences="")
     found = cursor.execute(query, {"campaign": campaign}).fetchall()
     read = [_reading(dict(zip(_COLUMNS, row, strict=True)), batch_invariant) for row in found]
     lacking = {name: pivots - sum(one.rows for one in read if one.pass_ == name) for name in planned}

@@ -54,8 +54,7 @@ def flips_panel(document: Mapping[str, Any]) -> Panel:
         "is the work of re-feeding; the replica is the same measurement made again."
         if rates
         else "No pivot is eligible, so no rate is defined.",
-        f"A pivot is the more easily flipped the smaller k is: here k = {document['k']}, so one changed answer moves Â "
-        f"by {decimal(1 / document['k']) if document['k'] else '–'}. {_few(document)}",
+        f"{_grid(document['k'])}{_few(document)}",
     )
 
 
@@ -167,6 +166,12 @@ def problems_panel(document: Mapping[str, Any]) -> Panel:
         else why,
         f"A small dot rests on a handful of pivots and is noisy. {_few(document)}",
     )
+
+
+def _grid(k: int | None) -> str:
+    if not k:
+        return ""
+    return f"The smaller k, the more easily a pivot flips: with k = {k} one changed answer moves Â by {1 / k:.3g}. "
 
 
 def _few(document: Mapping[str, Any]) -> str:

@@ -217,7 +217,7 @@ _METHOD = ("model", "engine", "dtype", "attention_backend", "batch_invariant", "
 def _settings(settings: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     flat = [dict(_flat(one)) for one in settings]
     for key in sorted({key for one in flat for key in one} - set(_METHOD)):
-        values = [_shown(one.get(key)) for one in flat]
+        values = ["not set" if one.get(key) is None else _shown(one[key]) for one in flat]
         yield {"section": "settings", "fact": key, "value": " / ".join(dict.fromkeys(values))}
 
 

@@ -7,9 +7,10 @@ import streamlit as st
 
 from backend import campaign_view as view
 from backend.dashboard import sentence, sentences, store
-from backend.drawing import file_name, plain, show_checks, show_panel, show_table
+from backend.drawing import download_csv, file_name, plain, show_checks, show_panel, show_table
 from backend.errors import UserError
 from backend.report_tables import (
+    checks_table,
     flips_table,
     method_table,
     probe_table,
@@ -92,6 +93,15 @@ with st.container(horizontal=True):
         st.badge(label, icon=icon, color=colour)
 st.caption(plain(setting(document)))
 st.markdown(f"#### {plain(headline(document))}")
+if not document["pivots"]:
+    st.page_link(
+        "pages/transcript.py",
+        label="Open its transcripts",
+        icon=":material/notes:",
+        query_params={"campaign": ids[0]},
+    )
+    show_table(method_table(document), name, height=560)
+    st.stop()
 with st.grid(5, min_column_width=150):
     for label, value, interval, what in view.figures_of_merit(document):
         st.metric(
@@ -121,6 +131,7 @@ if checks.open:
     with checks:
         st.markdown("The method rests on these. What could not be looked at is unknown, which is not a pass.")
         show_checks(document)
+        download_csv(checks_table(document), name)
         st.subheader("Instrument readings")
         show_table(readings_table(document), name)
 if method.open:
