@@ -160,8 +160,8 @@ def transcripts(columns: Sequence[Column], colour: Colour, intensity: float, k: 
     column, position = picked
     with st.container(border=True):
         st.markdown(f"#### {plain(column.name)}")
-        _panel(column, position, k, limit)
         _beside(columns, column, position)
+        _panel(column, position, k, limit)
 
 
 def _picker(column: Column, k: int, limit: int) -> Any:
@@ -257,7 +257,7 @@ def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
             }
         )
     if len(rows) > 1:
-        st.markdown("###### The same token in every column")
+        st.markdown(f"The same token, {plain(repr(column.view.text[position]))}, in every column:")
         st.dataframe(
             rows,
             hide_index=True,
