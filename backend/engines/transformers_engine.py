@@ -41,7 +41,7 @@ from backend.engines.calibration import equal_classes
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.decoding import Bundle, Decoder, Row
-from backend.engines.precision import accumulate_in_float32, has_bfloat16_units
+from backend.engines.precision import accumulate_in_float32, has_bfloat16_units, reproducible
 from backend.engines.ragged import ATTENTION, Layers, PrefillCache, StepCache, attention, cut, size_of
 from backend.errors import OutOfMemory, UserError
 from backend.records import Source, Trace
@@ -82,6 +82,7 @@ class TransformersEngine:
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
             raise UserError(f"engine_options.{'.'.join(map(str, fault['loc']))}: {fault['msg'].lower()}") from None
+        reproducible()
         self._name, self._sha256, self._dtype = name, sha256, dtype
         self._device = torch.device(self._options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.set_num_threads(self._options.threads or os.cpu_count() or 1)
