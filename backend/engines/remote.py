@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from backend.engines import vllm_options
 from backend.engines.base import (
     Batch,
     ContinuationRequest,
@@ -57,7 +58,7 @@ class RemoteEngine:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
-                env=_environment(),
+                env=_environment(spec),
             )
         except OSError as error:
             raise UserError(
@@ -191,13 +192,15 @@ class RemoteEngine:
         return lines[-1].strip()[:300] if lines else ""
 
 
-def _environment() -> dict[str, str]:
-    """The worker's environment: hub libraries told to stay off the network, no progress bars in its log."""
-    return {
-        **os.environ,
+def _environment(spec: EngineSpec) -> dict[str, str]:
+    """The worker's environment: what must be set before its libraries are imported; the reader's own settings win."""
+    ours = {
         "HF_HUB_OFFLINE": "1",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
-        "PYTHONUNBUFFERED": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
+    if spec.engine == "vllm":
+        device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+        ours |= vllm_options.environment(device, batch_invariant=spec.batch_invariant)
+    return {**ours, **os.environ, "PYTHONUNBUFFERED": "1"}
