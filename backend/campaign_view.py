@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from backend import report_figures
 from backend.exporters import export
-from backend.overview import remarks
+from backend.overview_table import remarks
 from backend.pooling import poolable
 from backend.report import probe_deltas, report
 from backend.report_figures import Panel, at_half
@@ -59,7 +59,7 @@ def _panels(store: Store, campaigns: tuple[str, ...], thresholds: str, _revision
     return {panel.key: panel for panel in report_figures.panels(told, probe_deltas(store, campaigns))}
 
 
-def badges(store: Store, document: Mapping[str, Any]) -> list[tuple[str, str, Colour]]:
+def badges(document: Mapping[str, Any]) -> list[tuple[str, str, Colour]]:
     """Label, icon and colour of what a reader should know first."""
     looks: dict[str, tuple[str, Colour]] = {
         "bundled": (":material/inventory_2:", "blue"),
@@ -67,7 +67,8 @@ def badges(store: Store, document: Mapping[str, Any]) -> list[tuple[str, str, Co
         "cut off": (":material/content_cut:", "red"),
         "running": (":material/play_circle:", "orange"),
     }
-    found = [remark for campaign in document["campaigns"] for remark in remarks(store.campaign(campaign))]
+    campaigns = zip(document["origins"], document["states"], strict=True)
+    found = [remark for origin, state in campaigns for remark in remarks(origin, document["final"], state)]
     shown = [(remark, *looks.get(remark, (":material/info:", "orange"))) for remark in dict.fromkeys(found)]
     if len(document["campaigns"]) > 1:
         shown.insert(0, (f"pool of {len(document['campaigns'])}", ":material/join:", "gray"))

@@ -31,6 +31,8 @@ _ENGINE = ("engine", "dtype", "attention_backend", "batch_invariant")
 
 def refuse_unpoolable(store: Store, campaigns: Sequence[str]) -> None:
     """Raise `UserError` with the first difference of two campaigns, ids, or for one that is there twice."""
+    if len(campaigns) < 2:
+        return
     names = {campaign: str(store.campaign(campaign)["name"]) for campaign in campaigns}
     for campaign in campaigns:
         if campaigns.count(campaign) > 1:

@@ -35,6 +35,9 @@ _WRITING = threading.RLock()
 
 _SHARDS_A_TRANSACTION = 64
 
+_written = 0
+"""How many transactions this process has committed, to any store: while it stands still, so do all results."""
+
 # DuckDB would take most of the machine, where a model wants to live; what needs more than this goes to the disk.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
@@ -58,6 +61,7 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path.resolve()
         self.read_only = read_only
+        self._revisions: dict[frozenset[str], tuple[int, tuple[Any, ...]]] = {}
         if self.path.is_dir():
             raise UserError(f"{path} is a folder; give --store a file in it, for example {path / 'pivotscope.duckdb'}")
         try:
@@ -111,6 +115,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        global _written
         if self.read_only:
             raise UserError(f"{self.path} is open for reading only")
         with _WRITING, self._reading() as cursor:
@@ -119,6 +124,7 @@ class Store:
             try:
                 yield cursor
                 cursor.commit()
+                _written += 1
             except BaseException:
                 _roll_back(cursor)
                 raise
@@ -312,8 +318,12 @@ class Store:
 
     def revision(self, campaigns: Sequence[str]) -> tuple[Any, ...]:
         """A value to keep results under: it changes whenever what a report says of the campaigns can."""
-        with self._reading() as cursor:
-            return instruments.revision(cursor, campaigns)
+        key, written = frozenset(campaigns), _written
+        kept = self._revisions.get(key)
+        if kept is None or kept[0] != written:
+            with self._reading() as cursor:
+                kept = self._revisions[key] = (written, instruments.revision(cursor, campaigns))
+        return kept[1]
 
     def outcomes(self, campaign: str) -> pd.DataFrame:
         """One row a problem with rollouts: problem and how many are right, graded (could be judged), texts (held)."""

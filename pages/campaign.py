@@ -89,7 +89,7 @@ with sentences(), st.spinner("Computing the report", show_time=True):
     panels = view.panels(held, ids, st.session_state.campaign_thresholds)
 
 with st.container(horizontal=True):
-    for label, icon, colour in view.badges(held, document):
+    for label, icon, colour in view.badges(document):
         st.badge(label, icon=icon, color=colour)
 st.caption(plain(setting(document)))
 st.markdown(f"#### {plain(headline(document))}")

@@ -5,7 +5,7 @@ import streamlit as st
 from backend.dashboard import sentences, store
 from backend.drawing import column_config, download_csv, plain
 from backend.errors import UserError
-from backend.overview import overview
+from backend.overview_table import overview
 from backend.pooling import refuse_unpoolable
 from backend.tables import UNDEFINED
 

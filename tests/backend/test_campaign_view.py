@@ -89,7 +89,7 @@ def test_figures_of_merit_stand_beside_their_floor(store: Store, tmp_path: Path)
 def test_badges_tell_where_it_comes_from_and_what_the_checks_found(store: Store, shared: Path) -> None:
     (row,) = import_path(store, shared / "receipts" / "campaign-2026-06-10" / "k8.json")
     document = view.document(store, [row["campaign"]], None)
-    labels = [label for label, *_ in view.badges(store, document)]
+    labels = [label for label, *_ in view.badges(document)]
     assert labels == ["imported", "cut off", "7 checks unknown", "1 check passed"]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend.importers import import_path
-from backend.overview import overview, remarks
+from backend.overview_table import overview, remarks
 from backend.store import Store
 from tests.backend import trees
 from tests.backend.pools import BY_HAND
@@ -57,13 +57,13 @@ def test_a_campaign_without_a_floor_comes_last_and_undefined(store: Store, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("origin", "final", "state", "told"),
     [
-        ({"bundled": True, "origin": "bundled", "final": None, "state": "done"}, ["bundled"]),
-        ({"bundled": False, "origin": "import", "final": False, "state": "imported"}, ["imported", "cut off"]),
-        ({"bundled": False, "origin": "run", "final": None, "state": "running"}, ["running"]),
-        ({"bundled": False, "origin": "run", "final": None, "state": "done"}, []),
+        ("bundled", None, "done", ["bundled"]),
+        ("import", False, "imported", ["imported", "cut off"]),
+        ("run", None, "running", ["running"]),
+        ("run", None, "done", []),
     ],
 )
-def test_remarks(row: dict[str, object], told: list[str]) -> None:
-    assert remarks(row) == told
+def test_remarks(origin: str, final: bool | None, state: str, told: list[str]) -> None:
+    assert remarks(origin, final, state) == told

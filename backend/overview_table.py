@@ -52,19 +52,12 @@ def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, 
         "replica_rate": document["replica"]["rate"],
         "refeed_jaccard": half and half["refeed"]["jaccard"],
         "replica_jaccard": half and half["replica"]["jaccard"],
-        "remarks": ", ".join(remarks(campaign)) or None,
+        "remarks": ", ".join(remarks(campaign["origin"], campaign["final"], campaign["state"])) or None,
     }
 
 
-def remarks(campaign: Mapping[str, Any]) -> list[str]:
+def remarks(origin: str, final: bool | None, state: str) -> list[str]:
     """What a reader should know of a campaign before its numbers: where it comes from and whether it is whole."""
-    found = []
-    if campaign["bundled"]:
-        found.append("bundled")
-    elif campaign["origin"] == "import":
-        found.append("imported")
-    if campaign["final"] is False:
-        found.append("cut off")
-    if campaign["state"] not in {"done", "imported"}:
-        found.append(campaign["state"])
-    return found
+    found = {"bundled": ["bundled"], "import": ["imported"]}.get(origin, [])
+    cut = ["cut off"] if final is False else []
+    return [*found, *cut, *([] if state in {"done", "imported"} else [state])]
