@@ -40,20 +40,28 @@ def export(store: Store, campaign: str, format: str, out: Path) -> list[Path]:
     if format not in FORMATS:
         raise UserError(f"format {format!r} is not known; the formats are {', '.join(FORMATS)}")
     row = store.campaign(campaign)
+    return FORMATS[format](store, row, stem_in(out, row))
+
+
+def stem_in(out: Path, row: dict[str, Any]) -> Path:
+    """The path, without its ending, of a campaign's files in a folder, which is made if it is not there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise write_failure(out, error) from None
     readable = re.sub(r"[^A-Za-z0-9_.]+", "-", row["name"]).strip("-.")[:60]
-    return FORMATS[format](store, row, out / f"{readable or 'campaign'}-{row['campaign']}")
+    return out / f"{readable or 'campaign'}-{row['campaign']}"
 
 
 def _parquet(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
     path = stem.with_name(f"{stem.name}.parquet")
-    facts = {key: row[key] for key in _BUNDLE_FACTS}
-    metadata = {"campaign": facts, "engines": store.engines(row["campaign"])}
-    write_table(path, store.tables(row["campaign"]), metadata)
+    write_table(path, store.tables(row["campaign"]), bundle_metadata(store, row))
     return [path]
+
+
+def bundle_metadata(store: Store, row: dict[str, Any]) -> dict[str, Any]:
+    """What stands in a bundle's footer: the campaign's facts, and the engines that measured it."""
+    return {"campaign": {key: row[key] for key in _BUNDLE_FACTS}, "engines": store.engines(row["campaign"])}
 
 
 def _csv(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:

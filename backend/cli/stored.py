@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backend.cli.command import Answer, Command
+from backend.cli.parsing import whole
 from backend.errors import UserError
 from backend.opening import open_store
 from backend.tables import Column, Table
@@ -79,14 +80,26 @@ def _describe_export(parser: ArgumentParser) -> None:
     parser.add_argument("campaign", metavar="CAMPAIGN", help="an id or a unique name")
     parser.add_argument("--format", required=True, metavar="FORMAT", help="parquet, csv, receipt or html")
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="folder to write into")
+    parser.add_argument(
+        "--continuations",
+        type=whole(0),
+        metavar="N",
+        help="with parquet: keep only the continuations of N problems, and no rollouts that were screened out",
+    )
 
 
 def _export(args: Namespace) -> Answer:
+    from backend.bundling import bundle
     from backend.exporters import export
 
+    if args.continuations is not None and args.format != "parquet":
+        raise UserError(f"--continuations goes with --format parquet, not {args.format}")
     with open_store(args.store) as store:
         campaign = store.find_campaign(args.campaign)
-        files = [str(path) for path in export(store, campaign, args.format, args.out)]
+        if args.continuations is None:
+            files = [str(path) for path in export(store, campaign, args.format, args.out)]
+        else:
+            files = [str(bundle(store, campaign, args.out, continuations_of=args.continuations))]
     return Answer({"campaign": campaign, "format": args.format, "files": files}, "\n".join(files))
 
 
