@@ -12,8 +12,6 @@ from backend.errors import UserError
 from backend.files import replacing, write_failure
 from backend.importers.receipts import PASS_NAMES, PROBLEM_SETTING_NAMES, SETTING_NAMES
 from backend.queries import CSV_TABLES
-from backend.report import probe_deltas, report
-from backend.report_html import html
 from backend.shards import write_table
 from backend.store import Store
 
@@ -148,6 +146,9 @@ def _problem_id(problem: str) -> int | str:
 
 
 def _html(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
+    from backend.report import probe_deltas, report  # these bring the drawing library along
+    from backend.report_html import html
+
     path = stem.with_name(f"{stem.name}.html")
     document = report(store, [row["campaign"]])
     with replacing(path) as temporary:
