@@ -16,7 +16,7 @@ from backend.settings import CampaignSettings, make_settings, to_toml
 from backend.store import Store
 from backend.tables import Column, Table, count
 
-Colour = Literal["red", "orange", "green", "blue", "gray", "primary"]
+Colour = Literal["red", "orange", "green", "blue", "gray"]
 
 SILENT_AFTER = 30.0
 """Seconds without a word from a running campaign after which the page says so."""
@@ -33,7 +33,7 @@ class Standing:
 
 STANDINGS = {
     "queued": Standing("queued", ":material/schedule:", "gray"),
-    "running": Standing("running", ":material/play_circle:", "primary"),
+    "running": Standing("running", ":material/play_circle:", "blue"),
     "done": Standing("done", ":material/check_circle:", "green"),
     "interrupted": Standing("interrupted", ":material/power_off:", "orange"),
     "cancelled": Standing("cancelled", ":material/cancel:", "gray"),
@@ -216,7 +216,7 @@ def campaign_file(store: Store, campaign: str) -> str | None:
 
 
 def log_table(entries: Sequence[dict[str, Any]], campaign: str) -> Table:
-    """A run's log, a line an entry."""
+    """A run's log, a line an entry, the newest first."""
     columns = [
         Column("time", "UTC time"),
         Column("what", "What"),
@@ -227,7 +227,7 @@ def log_table(entries: Sequence[dict[str, Any]], campaign: str) -> Table:
         Column("memory_mb", "Memory (MB)", "count", "Resident memory of the runner and its engine process"),
         Column("message", "Message"),
     ]
-    return Table(f"log-{campaign}", "Log of the run", columns, [_entry(entry) for entry in entries])
+    return Table(f"log-{campaign}", "Log of the run", columns, [_entry(entry) for entry in reversed(entries)])
 
 
 def _entry(entry: dict[str, Any]) -> dict[str, Any]:

@@ -118,10 +118,10 @@ def _details(jobs: Jobs, row: Row) -> None:
     )
     name = file_name(row.name)
     if view == "Log":
-        show_table(campaign_list.log_table(entries, row.campaign), name)
+        show_table(campaign_list.log_table(entries, row.campaign), name, config=_wide("message", "Message"))
     elif view == "Problems":
         if row.stored:
-            show_table(campaign_list.problem_table(jobs.store, row.campaign), name)
+            show_table(campaign_list.problem_table(jobs.store, row.campaign), name, config=_wide("error", "Error"))
         else:
             st.caption("The store has not taken anything of this run in yet.")
     elif view == "Settings":
@@ -130,6 +130,11 @@ def _details(jobs: Jobs, row: Row) -> None:
         st.caption("These files are torn or belong elsewhere. Resuming the run computes their problems again.")
         lines = [{"File": plain(shard.name), "Reason": plain(shard.reason)} for shard in aside]
         st.table(lines, hide_index=True, border="horizontal", alt="Shards that were set aside, and why")
+
+
+def _wide(key: str, label: str) -> dict[str, Any]:
+    """A column for sentences."""
+    return {key: st.column_config.TextColumn(label, width="large")}
 
 
 def _settings(jobs: Jobs, row: Row) -> None:
@@ -167,7 +172,7 @@ def queue(jobs: Jobs) -> None:
 
 _ICONS = {
     "queued": ":gray[:material/schedule:]",
-    "running": ":primary[:material/play_circle:]",
+    "running": ":blue[:material/play_circle:]",
     "done": ":green[:material/check_circle:]",
     "failed": ":red[:material/error:]",
     "cancelled": ":gray[:material/cancel:]",

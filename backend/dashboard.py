@@ -45,8 +45,9 @@ def _enter_by_app() -> None:
     Until app.py has run once in a process, Streamlit takes the folder `pages` for its older kind of application, and
     gives a deep link's first visitor the bare page.
     """
-    if PagesManager.uses_pages_directory:
+    if PagesManager.uses_pages_directory and "entered" not in st.session_state:
         PagesManager.uses_pages_directory = False
+        st.session_state["entered"] = True
         st.rerun()
 
 

@@ -95,11 +95,11 @@ def test_a_campaign_runs_to_its_end_and_is_not_computed_again(jobs: Jobs, settin
     assert seen.counts.startswith("3 of 3 problems · 6 rollouts · ")
     log = campaign_list.log_table(RunFolder.of(jobs.store.path, made.campaign).log_entries(), made.campaign)
     told = [line["what"] for line in log.rows]
-    assert told[:2] == ["start", "rollouts"]
-    assert told[-1] == "end: done"
-    assert log.rows[0]["message"] == "scripted 1 with toy, float32, on cpu"
-    assert log.rows[1]["tokens"] > 0
-    assert log.rows[1]["memory_mb"] > 0
+    assert told[-2:] == ["rollouts", "start"], "the newest comes first"
+    assert told[0] == "end: done"
+    assert log.rows[-1]["message"] == "scripted 1 with toy, float32, on cpu"
+    assert log.rows[-2]["tokens"] > 0
+    assert log.rows[-2]["memory_mb"] > 0
 
     again = ended(jobs, resume(jobs, made.campaign))
     assert again.result == "Everything of this campaign was done already."

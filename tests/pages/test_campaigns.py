@@ -141,7 +141,7 @@ def test_a_campaign_is_started_watched_and_removed(app: AppTest, small: str) -> 
 
     app.session_state[f"details-{made.campaign}"] = True
     app.run()
-    assert [str(value) for value in app.dataframe[0].value["what"]][:2] == ["start", "rollouts"]
+    assert [str(value) for value in app.dataframe[0].value["what"]][-2:] == ["rollouts", "start"]
     app.session_state[f"view-{made.campaign}"] = "Problems"
     app.run()
     assert list(app.dataframe[0].value["state"]) == ["done", "done"]

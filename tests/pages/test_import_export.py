@@ -171,6 +171,7 @@ def test_files_are_looked_into_stored_and_taken_away_again(app: AppTest) -> None
     app.selectbox(key="export-format").set_value("csv").run()
     app.button(key="export-prepare").click().run()
     assert not app.exception
+    assert [error.value for error in app.error] == []
     assert app.download_button(key="export-download").label.startswith("Download run-")
     app.selectbox(key="export-format").set_value("receipt").run()
     assert not app.download_button, "what was prepared is not the format that is chosen now"
