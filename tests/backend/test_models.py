@@ -292,9 +292,12 @@ def test_a_hub_that_cannot_be_reached_is_one_sentence(library: Path, monkeypatch
         ),
         (
             {"architectures": ["X"], "layer_types": ["linear_attention", "full_attention"]},
-            "mixes attention with recurrent layers",
+            "has recurrent layers, alone or between attention layers",
         ),
-        ({"architectures": ["MambaForCausalLM"], "ssm_cfg": {}}, "mixes attention with recurrent layers"),
+        (
+            {"architectures": ["MambaForCausalLM"], "ssm_cfg": {}},
+            "has recurrent layers, alone or between attention layers",
+        ),
         ({"architectures": ["BertForMaskedLM"]}, "is not a causal language model"),
     ],
 )
