@@ -19,7 +19,6 @@ class Card:
     """Everything the card says."""
 
     name: str
-    title: str
     base: str
     """The model library's name of the checkpoint under the adapter."""
     started_from: str
@@ -61,7 +60,7 @@ class Card:
         asked = self.evaluation_settings
         done = "\n".join(f"| {key} | {value:,} |" for key, value in self.done.items())
         answers = "\n\n".join(f"```\n{text.strip()}\n```" for text in self.after.examples)
-        return f"""# {self.title}
+        return f"""# {self.name}
 
 A LoRA adapter of {self.bytes / 1e6:.1f} MB for `{self.base}`, trained from `{self.started_from}` by `data/training`.
 {self.method}

@@ -1,7 +1,7 @@
 """Train the adapters that ship, from scratch: `python -m data.training.train`.
 
 Supervised training on worked solutions, then reinforcement on top, each evaluated on the bundled problems. Writes
-`<out>/<base>-sft` and `<out>/<base>-grpo` with weights, curve and card. On one H200 this takes about seven minutes;
+`<out>/<base>-sft` and `<out>/<base>-grpo` with weights, curve and card; the cards say how long it took, and where.
 `--smoke` runs two steps of each on a handful of problems anywhere.
 """
 
@@ -95,7 +95,6 @@ def _finish(
     started_from, before = start
     Card(
         name=folder.name,
-        title=folder.name,
         base=base_name,
         started_from=started_from,
         sha256=sha256,

@@ -167,7 +167,7 @@ def test_grpo_raises_its_reward(base: Path, tmp_path: Path) -> None:
     with curve.path.open(encoding="utf-8") as file:
         steps = list(csv.DictReader(file))
     assert done["steps"] == len(steps) == 6
-    assert after > before + 0.1, (before, after)
+    assert after > before + 0.06, (before, after)
     assert float(steps[-1]["kl"]) > 0
 
 
