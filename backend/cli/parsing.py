@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -21,15 +20,15 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that raises its complaints instead of printing its usage and leaving."""
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{self.prog}: {self._sentence(message)}; `{self.prog} --help` explains the arguments")
+        raise UserError(f"{self.prog}: {message}; `{self.prog} --help` explains the arguments")
 
-    def _sentence(self, message: str) -> str:
-        unknown = re.search(r"unrecognized arguments: (-\S+)", message)
-        if unknown is None:
-            return message
-        name = unknown[1].partition("=")[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
-        return f"unknown option {name}" + (f", did you mean {near[0]}?" if near else "")
+    def refuse_unknown_options(self, words: Sequence[str]) -> None:
+        """Name the nearest option, where argparse would first complain about something that is missing."""
+        for word in words:
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in self._option_string_actions:
+                near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+                self.error(f"unknown option {name}" + (f", did you mean {near[0]}?" if near else ""))
 
 
 def parser_for(command: str, summary: str) -> Parser:
@@ -49,7 +48,9 @@ def parser_for(command: str, summary: str) -> Parser:
 
 def parse(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """Read a command's arguments; options may stand between them. Raises `UserError`."""
-    return parser.parse_intermixed_args(list(_joined(argv)))
+    words = _joined(argv)
+    parser.refuse_unknown_options(words)
+    return parser.parse_intermixed_args(words)
 
 
 def _joined(argv: Sequence[str]) -> list[str]:

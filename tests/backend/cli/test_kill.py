@@ -1,0 +1,130 @@
+"""SIGKILL in every phase, of the command and of its worker: resumed, the store equals an uninterrupted run's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from backend.opening import open_store
+from backend.runs import RunFolder
+from backend.shards import shard_files
+from tests.backend.cli.terminal import campaign_file, document, folder_of, started, wait_for, worker_of
+from tests.backend.play import comparable
+
+SLOW = "engine_options = { delay = 0.004 }"
+"""Long enough phases to hit, and short ones to wait for."""
+
+Moment = Callable[[RunFolder], Any]
+
+
+def in_phase(phase: str) -> Moment:
+    """While a phase runs, in the second problem: the first is finished."""
+
+    def reached(folder: RunFolder) -> bool:
+        progress = folder.progress()
+        return progress is not None and progress.phase == phase and progress.done == 1
+
+    return reached
+
+
+def while_writing(folder: RunFolder) -> bool:
+    """While the first shard is being written, or just after."""
+    return any(folder.shards.iterdir()) if folder.shards.is_dir() else False
+
+
+def before_ingest(folder: RunFolder) -> bool:
+    """When the run is done and the store is about to take its shards in."""
+    return folder.state() == "done" and folder.runner() is None
+
+
+def while_ingesting(folder: RunFolder) -> bool:
+    """When the store has taken the shards in and the marks are being written."""
+    marks = folder.path / "ingested"
+    return any(marks.iterdir()) if marks.is_dir() else False
+
+
+MOMENTS: dict[str, Moment] = {
+    **{phase: in_phase(phase) for phase in ("rollouts", "exact", "replica", "refeed")},
+    "shard": while_writing,
+    "before ingest": before_ingest,
+    "ingest": while_ingesting,
+}
+
+
+def contents(store: Path, campaign: str) -> dict[str, Any]:
+    """Everything the store holds of a campaign, without times."""
+    with open_store(store) as opened:
+        row = opened.campaign(campaign)
+        rows = {
+            one["problem"]: comparable(opened.record(campaign, one["problem"])) for one in opened.problems(campaign)
+        }
+        credits = opened.credits([campaign]).to_dict("list")
+    row.pop("created")
+    return {"campaign": row, "records": rows, "credits": credits}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    config = campaign_file(folder, SLOW)
+    document("run", config, "--store", folder / "a.duckdb")
+    found = contents(folder / "a.duckdb", folder_of(config, folder / "a.duckdb").path.name)
+    assert len(found["records"]) == 2
+    return found
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_the_command_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], moment: str) -> None:
+    config, store = campaign_file(tmp_path, SLOW), tmp_path / "a.duckdb"
+    folder = folder_of(config, store)
+    with started("run", config, "--store", store) as run:
+        wait_for(lambda: MOMENTS[moment](folder), run)
+        workers = psutil.Process(run.pid).children()
+        os.kill(run.pid, signal.SIGKILL)
+        run.wait()
+        psutil.wait_procs(workers, 10)
+        assert not any(worker.is_running() for worker in workers), "a worker ends with its host"
+    _resumed_equals(config, store, uninterrupted)
+
+
+@pytest.mark.parametrize("phase", ["rollouts", "exact", "refeed"])
+def test_the_worker_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], phase: str) -> None:
+    config, store = campaign_file(tmp_path, SLOW), tmp_path / "a.duckdb"
+    folder = folder_of(config, store)
+    with started("run", config, "--store", store) as run:
+        wait_for(lambda: MOMENTS[phase](folder), run)
+        worker = worker_of(run)
+        worker.kill()
+        said = _last_line(run)
+    assert run.returncode == 1
+    assert said == (
+        f"error: the engine process {worker.pid} ended by signal 9; what was stored stays, start the work again."
+    )
+    _resumed_equals(config, store, uninterrupted)
+
+
+def _resumed_equals(config: Path, store: Path, uninterrupted: dict[str, Any]) -> None:
+    """Run again; what was there is not computed again, and in the end everything is as if nothing had happened."""
+    folder = folder_of(config, store)
+    kept = {path.name: path.stat().st_mtime_ns for path in shard_files(folder.shards)}
+    assert document("run", config, "--store", store)["done"] == 2
+    now = {path.name: path.stat().st_mtime_ns for path in shard_files(folder.shards)}
+    assert kept.items() <= now.items()
+    assert not folder.quarantined()
+    assert not list(folder.shards.glob(".tmp-*"))
+    found = contents(store, folder.path.name)
+    for problem, record in uninterrupted["records"].items():
+        assert found["records"][problem] == record, f"{problem} differs"
+    assert found == uninterrupted
+
+
+def _last_line(run: subprocess.Popen[str]) -> str:
+    _, said = run.communicate()
+    return said.splitlines()[-1]
