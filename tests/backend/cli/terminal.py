@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 import time
@@ -91,6 +92,14 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def next_line(process: subprocess.Popen[str]) -> str:
+    """The next line that a running command prints on stderr; a silent one fails the test."""
+    assert process.stderr is not None
+    ready, _, _ = select.select([process.stderr], [], [], PATIENCE)
+    assert ready, "it says nothing"
+    return process.stderr.readline().removesuffix("\n")
 
 
 def folder_of(config: Path, store: Path) -> RunFolder:

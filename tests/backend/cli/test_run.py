@@ -17,6 +17,7 @@ from tests.backend.cli.terminal import (
     campaign_file,
     document,
     folder_of,
+    next_line,
     refusal,
     started,
     wait_for,
@@ -81,19 +82,17 @@ def test_a_second_run_and_a_watcher_follow_the_first(store: Path, tmp_path: Path
     config = campaign_file(tmp_path, SLOW)
     folder = folder_of(config, store)
     with started("run", config, "--store", store, "--json") as first:
-        wait_for(folder.runner, first)
+        wait_for(folder.progress, first)
         worker = worker_of(first)
         worker.suspend()  # until both of the others have seen it
         with (
             started("run", config, "--store", store, "--json") as second,
             started("watch", "small", "--store", store, "--json") as watcher,
         ):
-            assert second.stderr is not None
-            assert watcher.stderr is not None
-            announced = f"Campaign small is being run by process {first.pid}; following it.\n"
-            assert second.stderr.readline() == announced
-            assert watcher.stderr.readline().startswith("0 of 2 problems")
+            said = [next_line(process) for process in (second, watcher)]
             worker.resume()
+            assert said[0] == f"Campaign small is being run by process {first.pid}; following it."
+            assert said[1].startswith("0 of 2 problems")
             printed = [json.loads(process.communicate()[0]) for process in (first, second, watcher)]
             assert [process.returncode for process in (first, second, watcher)] == [0, 0, 0]
     assert printed[0] == printed[1] == printed[2] | {"ingested": True, "store": str(store)}
