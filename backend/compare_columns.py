@@ -8,13 +8,15 @@ from typing import Any
 
 import streamlit as st
 
-from backend import address, live_jobs
+from backend import address, compare_tables, live_jobs
 from backend.critical import common_prefix
 from backend.dashboard import jobs, sentence
 from backend.drawing import plain
 from backend.live import Place
+from backend.records import Measurement
 from backend.rollout_picker import Picked
 from backend.store import Store
+from backend.tables import UNDEFINED, decimal
 from backend.token_panel import panel
 from backend.transcript import Colour, TranscriptView, token_transcript
 from backend.transcript_view import UNKNOWN, pivot_at_position, runs_of, token_ids_of
@@ -135,7 +137,9 @@ def pick(column: Column, position: int, k: int, limit: int) -> None:
 
 def transcripts(columns: Sequence[Column], colour: Colour, intensity: float, k: int, limit: int) -> None:
     """The columns on one colour scale, scrolled together, and the panel of the picked token."""
-    token_transcript(columns[0].view, key="compare_legend", colour=colour, intensity=intensity, height=0, show="legend")
+    parted = any(column.view.parts is not None for column in columns)
+    legend = TranscriptView(text=[], prompt_length=0, parts=0 if parted else None)
+    token_transcript(legend, key="compare_legend", colour=colour, intensity=intensity, height=0, show="legend")
     picked = read_pick(columns)
     for column, drawn in zip(columns, st.columns(len(columns), gap="small"), strict=True):
         with drawn:
@@ -246,27 +250,21 @@ def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
         found = runs[0].by_pass if runs else {}
         rows.append(
             {
-                "campaign": other.name,
-                **{
-                    name: None if one is None or one.numerator is None else one.numerator / one.k
-                    for name in _PASSES
-                    for one in [found.get(name)]
-                },
-                "k": next((one.k for one in found.values()), None),
+                "campaign": plain(other.name),
+                **{f"Â {name}": _credit(found.get(name)) for name in _PASSES},
+                "k": next((str(one.k) for one in found.values()), UNDEFINED),
                 "note": _note(at, bool(runs)),
             }
         )
     if len(rows) > 1:
         st.markdown(f"The same token, {plain(repr(column.view.text[position]))}, in every column:")
-        st.dataframe(
-            rows,
-            hide_index=True,
-            width="stretch",
-            key="compare_beside",
-            alt="Credit of this token by campaign and pass",
-            column_config={name: st.column_config.NumberColumn(f"Â {name}", format="%+.2f") for name in _PASSES},
-            placeholder="–",
-        )
+        st.table(rows, hide_index=True, border="horizontal", alt="Credit of this token by campaign and pass")
+
+
+def _credit(one: Measurement | None) -> str:
+    if one is None or one.numerator is None:
+        return UNDEFINED
+    return compare_tables.signed(one.numerator / one.k, decimal)
 
 
 def _note(position: int | None, measured: bool) -> str:

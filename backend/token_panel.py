@@ -128,22 +128,28 @@ def _behind(
     batch_invariant: bool | None,
 ) -> None:
     there = [name for name in expected if name in measured]
-    outputs, traces, readings, checked = st.tabs(
-        ["Continuations", "Logprob traces", "Instrument readings", "Checks"], key=f"{key}-tabs"
-    )
-    with outputs:
-        rows = continuation_rows(measured.values(), pivot, texts)
-        if rows:
-            continuation_table(rows, passes=there, key=f"{key}-continuations")
-        else:
-            st.info("The texts of these continuations were left out of the bundle; replay the token to see your own.")
-    with traces:
-        _traces(pivot, measured, there, texts, key)
-    with readings:
-        st.dataframe(reading_rows(measured, there), hide_index=True, width="stretch", key=f"{key}-readings")
-    with checked:
-        for check in checks(readings_of(list(measured.values()), batch_invariant)):
-            st.markdown(f"{STATUS[check.status]} **{check.name}**: {check.status}. {sentence(check.detail)}")
+    # Only the open tab is drawn: the panel has to be there at once, and a figure takes a tenth of a second.
+    names = ["Continuations", "Logprob traces", "Instrument readings", "Checks"]
+    outputs, traces, readings, checked = st.tabs(names, key=f"{key}-tabs", on_change="rerun")
+    if outputs.open:
+        with outputs:
+            rows = continuation_rows(measured.values(), pivot, texts)
+            if rows:
+                continuation_table(rows, passes=there, key=f"{key}-continuations")
+            else:
+                st.info(
+                    "The texts of these continuations were left out of the bundle; replay the token to see your own."
+                )
+    if traces.open:
+        with traces:
+            _traces(pivot, measured, there, texts, key)
+    if readings.open:
+        with readings:
+            st.dataframe(reading_rows(measured, there), hide_index=True, width="stretch", key=f"{key}-readings")
+    if checked.open:
+        with checked:
+            for check in checks(readings_of(list(measured.values()), batch_invariant)):
+                st.markdown(f"{STATUS[check.status]} **{check.name}**: {check.status}. {sentence(check.detail)}")
 
 
 def _traces(
