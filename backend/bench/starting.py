@@ -35,6 +35,7 @@ def measure_start(script: Path = ROOT / "app.py") -> list[Result]:
         port = _free_port()
         command = [sys.executable, "-m", "streamlit", "run", str(script), "--server.headless=true"]
         command += ["--server.address=127.0.0.1", f"--server.port={port}", "--browser.gatherUsageStats=false"]
+        command += ["--client.showErrorDetails=full"]  # to say why a page failed
         environment = {**os.environ, "PIVOTSCOPE_STORE": str(Path(folder) / "bench.duckdb")}
         clock = time.perf_counter()
         server = subprocess.Popen(

@@ -90,7 +90,9 @@ def started(*words: object) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         if process.poll() is None:
-            process.kill()
+            # Its worker may be suspended, and then does not notice that its host has gone.
+            for one in [*psutil.Process(process.pid).children(recursive=True), process]:
+                one.kill()
         process.communicate()
 
 

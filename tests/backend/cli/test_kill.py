@@ -15,7 +15,7 @@ import pytest
 from backend.opening import open_store
 from backend.runs import RunFolder
 from backend.shards import shard_files
-from tests.backend.cli.terminal import campaign_file, document, folder_of, started, wait_for, worker_of
+from tests.backend.cli.terminal import PATIENCE, campaign_file, document, folder_of, started, wait_for, worker_of
 from tests.backend.play import comparable
 
 SLOW = "engine_options = { delay = 0.004 }"
@@ -88,7 +88,7 @@ def test_the_command_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], mo
         wait_for(lambda: MOMENTS[moment](folder), run)
         workers = psutil.Process(run.pid).children()
         os.kill(run.pid, signal.SIGKILL)
-        run.wait()
+        run.wait(PATIENCE)
         psutil.wait_procs(workers, 10)
         assert not any(worker.is_running() for worker in workers), "a worker ends with its host"
     _resumed_equals(config, store, uninterrupted)
@@ -126,5 +126,5 @@ def _resumed_equals(config: Path, store: Path, uninterrupted: dict[str, Any]) ->
 
 
 def _last_line(run: subprocess.Popen[str]) -> str:
-    _, said = run.communicate()
+    _, said = run.communicate(timeout=PATIENCE)
     return said.splitlines()[-1]

@@ -13,6 +13,7 @@ import pytest
 
 from backend.runs import RunFolder
 from tests.backend.cli.terminal import (
+    PATIENCE,
     call,
     campaign_file,
     document,
@@ -93,7 +94,7 @@ def test_a_second_run_and_a_watcher_follow_the_first(store: Path, tmp_path: Path
             worker.resume()
             assert said[0] == f"Campaign small is being run by process {first.pid}; following it."
             assert said[1].startswith("0 of 2 problems")
-            printed = [json.loads(process.communicate()[0]) for process in (first, second, watcher)]
+            printed = [json.loads(process.communicate(timeout=PATIENCE)[0]) for process in (first, second, watcher)]
             assert [process.returncode for process in (first, second, watcher)] == [0, 0, 0]
     assert printed[0] == printed[1] == printed[2] | {"ingested": True, "store": str(store)}
     loads = [entry for entry in folder.log_entries() if entry["kind"] == "start"]
@@ -113,7 +114,7 @@ def test_a_run_is_stopped_and_goes_on(store: Path, tmp_path: Path, how: signal.S
         else:
             run.send_signal(how)
         worker.resume()
-        _, said = run.communicate()
+        _, said = run.communicate(timeout=PATIENCE)
     assert run.returncode == 1
     last = said.splitlines()[-1]
     assert last.startswith("error: the campaign was stopped")
