@@ -135,12 +135,16 @@ def pick(column: Column, position: int, k: int, limit: int) -> None:
 # Drawing
 
 
-def transcripts(columns: Sequence[Column], colour: Colour, intensity: float, k: int, limit: int) -> None:
-    """The columns on one colour scale, scrolled together, and the panel of the picked token."""
+def transcripts(
+    columns: Sequence[Column], opened: tuple[Column, int] | None, colour: Colour, intensity: float, k: int, limit: int
+) -> None:
+    """The columns on one colour scale, scrolled together, and the panel of the picked token.
+
+    `opened` is the token that was picked when the page was drawn: later ones the browser marks by itself.
+    """
     parted = any(column.view.parts is not None for column in columns)
     legend = TranscriptView(text=[], prompt_length=0, parts=0 if parted else None)
     token_transcript(legend, key="compare_legend", colour=colour, intensity=intensity, height=0, show="legend")
-    picked = read_pick(columns)
     for column, drawn in zip(columns, st.columns(len(columns), gap="small"), strict=True):
         with drawn:
             _head(column)
@@ -149,12 +153,13 @@ def transcripts(columns: Sequence[Column], colour: Colour, intensity: float, k: 
                 key=f"compare_tokens_{column.picked.place.handle}",
                 colour=colour,
                 intensity=intensity,
-                selected=_selected(column, picked),
+                selected=_selected(column, opened),
                 height=420,
                 group="compare",
                 show="text",
                 on_pick=_picker(column, k, limit),
             )
+    picked = read_pick(columns)
     if picked is None:
         st.caption(
             "Click any token of any column: it is replayed with that column's model. "

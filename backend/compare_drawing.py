@@ -143,7 +143,8 @@ def transcripts(store: Store, comparison: Comparison, names: Sequence[str]) -> N
     with right.popover("Replay settings", icon=":material/tune:", width="stretch"):
         k = st.select_slider("Continuations an arm (k)", [1, 2, 4, 8, 16], K, key="compare_k")
         limit = st.select_slider("Tokens a continuation", [32, 64, 96, 128, 200, 400], LIMIT, key="compare_limit")
-    st.fragment(compare_columns.transcripts)(columns, colour or "credit", intensity, int(k), int(limit))
+    opened = compare_columns.read_pick(columns)
+    st.fragment(compare_columns.transcripts)(columns, opened, colour or "credit", intensity, int(k), int(limit))
 
 
 def _chose_problem(ranked: Collection[str]) -> None:

@@ -141,9 +141,10 @@ def token_transcript(
     """Draw the transcript; return the position picked in this run (click, Enter or Space), else None.
 
     `intensity` multiplies the colour's strength (1: full strength at |Â| = 1); `height` is in pixels, the most the
-    tokens take before they scroll; `selected` is the position to outline; transcripts with one `group` scroll
-    together. `show`: transcripts in columns share one legend, so it can be drawn alone and left out of them. `on_pick`
-    is called with the position before the script runs.
+    tokens take before they scroll; `selected` is the position to outline. Transcripts with one `group` scroll together
+    and share one selection, which the browser keeps: leave `selected` as it is from click to click there, since a
+    change sends the whole transcript again. `show`: transcripts in columns share one legend, so it can be drawn alone
+    and left out of them. `on_pick` is called with the position before the script runs.
     """
 
     def picked() -> None:

@@ -2,6 +2,7 @@
 
 const VIEWS = new WeakMap(); // one view a mounted component, keyed by its root
 const SCROLL = "pivotscope:scroll";
+const PICK = "pivotscope:pick";
 
 // ---- moving about --------------------------------------------------------------------------------------------------
 
@@ -51,6 +52,18 @@ function pick(view, position) {
   activate(view, position, "page");
   view.pending.push(position); // shown at once; confirmed when Python sends it back
   view.send(position);
+  if (view.group) document.dispatchEvent(new CustomEvent(PICK, { detail: { view, position } }));
+}
+
+// A group has one selection: the token picked in one transcript, and the same token in each that reads alike up to it.
+function echo(view, { view: other, position }) {
+  if (other === view || other.group !== view.group) return;
+  const { text, prompt } = view.content, { text: theirs, prompt: start } = other.content;
+  const last = position - start;
+  let alike = prompt + last < text.length;
+  for (let i = 0; alike && i <= last; i++) alike = text[prompt + i] === theirs[start + i];
+  select(view, alike ? prompt + last : null);
+  if (alike) activate(view, prompt + last, "box");
 }
 
 // Python's selection. One of our own picks coming back must not undo a later pick that is still under way.
@@ -207,6 +220,8 @@ function mount(root) {
   view.finder.addEventListener("keydown", (event) => onFind(view, event));
   view.onScroll = (event) => trail(view, event.detail);
   document.addEventListener(SCROLL, view.onScroll);
+  view.onPick = (event) => echo(view, event.detail);
+  document.addEventListener(PICK, view.onPick);
   return view;
 }
 
@@ -231,6 +246,7 @@ export default function ({ data, parentElement: root, setTriggerValue }) {
   follow(view, data.selected);
   return () => {
     document.removeEventListener(SCROLL, view.onScroll);
+    document.removeEventListener(PICK, view.onPick);
     VIEWS.delete(root);
   };
 }

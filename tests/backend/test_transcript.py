@@ -13,8 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from streamlit.testing.v1 import AppTest
 
 from backend.transcript import TranscriptView, display_text, first_difference, partial_bytes
-from tests.browser import chromium, chromium_path, serve
-from tests.conftest import absent
+from tests.browser import serve
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -73,6 +72,18 @@ from backend.transcript import TranscriptView, token_transcript
 for name, length in (("long", 2000), ("short", 900)):
     view = TranscriptView(text=[f" {name}{i}" + "\\n" * (i % 40 == 39) for i in range(length)], prompt_length=0)
     token_transcript(view, key=name, height=200, group="pair", selected=1500 if name == "long" else None)
+"""
+
+
+COLUMNS = """
+import streamlit as st
+from backend.transcript import TranscriptView, token_transcript
+
+for column, (name, prompt, words, parts) in zip(st.columns(2), (
+    ("left", ["Ask", ":"], [" a", " b", " c", " d"], 4), ("right", ["Q"], [" a", " b", " x"], 3))):
+    with column:
+        view = TranscriptView(text=[*prompt, *words], prompt_length=len(prompt), parts=parts)
+        token_transcript(view, key=name, group="pair", show="text")
 """
 
 
@@ -166,14 +177,6 @@ def test_the_page_sends_columns_and_reads_the_pick() -> None:
 
 
 # ---- the browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if chromium_path() is None:
-        absent("there is no chromium on the PATH")
-    with chromium() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +352,28 @@ def test_a_selection_is_scrolled_to_and_a_group_scrolls_together(browser: Browse
         long.evaluate("box => { box.querySelector('#t400').scrollIntoView({ block: 'start' }); }")
         expect(short.get_by_text(" short400", exact=True)).to_be_in_viewport()
         assert page.evaluate("document.scrollingElement.scrollTop") == 0
+        page.close()
+
+
+@pytest.mark.browser
+def test_a_group_has_one_selection_and_marks_where_its_texts_part(browser: Browser, tmp_path: Path) -> None:
+    script = tmp_path / "columns.py"
+    script.write_text(COLUMNS, encoding="utf-8")
+    with serve(script) as url:
+        page = browser.new_page(viewport={"width": 1000, "height": 800})
+        page.goto(url)
+        left, right = tokens(page).first, tokens(page).last
+        for column, text in ((left, " c"), (right, " x")):
+            expect(column.locator(".parts")).to_have_text(text)
+        left.get_by_text(" b", exact=True).click()
+        for column in (left, right):
+            expect(column.get_by_role("option", selected=True)).to_have_text(" b")
+        right.get_by_text(" x", exact=True).click()
+        expect(right.get_by_role("option", selected=True)).to_have_text(" x")
+        expect(left.get_by_role("option", selected=True)).to_have_count(0)
+        left.get_by_text(" d", exact=True).click()  # behind the other's end
+        expect(left.get_by_role("option", selected=True)).to_have_text(" d")
+        expect(right.get_by_role("option", selected=True)).to_have_count(0)
         page.close()
 
 
