@@ -263,6 +263,8 @@ def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
         )
     if len(rows) > 1:
         st.markdown(f"The same token, {plain(repr(column.view.text[position]))}, in every column:")
+        if not any(row["note"] for row in rows):
+            rows = [{key: cell for key, cell in row.items() if key != "note"} for row in rows]
         st.table(rows, hide_index=True, border="horizontal", alt="Credit of this token by campaign and pass")
 
 

@@ -11,6 +11,7 @@ from backend import address, compare_columns, compare_metrics, compare_tables, s
 from backend import compare_view as view
 from backend.charts import comparison as charts
 from backend.compare_columns import LIMIT, K
+from backend.comparing import Difference
 from backend.drawing import column_config, download_csv, plain, show_table
 from backend.live import Place
 from backend.selection import attainable_thresholds, parse_threshold
@@ -31,6 +32,25 @@ def metrics(store: Store, comparison: Comparison, names: Sequence[str], document
     found = sides.differences_of(store, comparison, 0, against)
     pairs = [(place, sides.differences_of(store, comparison, 0, place)) for place in range(1, len(names))]
     st.subheader(f"{plain(names[against])} − {plain(names[0])}")
+    if any(one.difference is not None for one in found):
+        _differences(names, against, pairs)
+    else:
+        st.markdown("They share no problem, so there is no difference to estimate; their own metrics stand below.")
+    settings = compare_metrics.settings_table(store, comparison)
+    st.subheader("What was set differently")
+    if settings.rows:
+        with st.expander(f"{len(settings.rows)} facts", icon=":material/tune:", expanded=len(settings.rows) <= 8):
+            _beside([{c.label: row[c.key] for c in settings.columns} for row in settings.rows], settings.title)
+    else:
+        st.markdown("Nothing that is on record: model, sampling, filter and engine facts are equal.")
+    st.subheader("Metrics")
+    _beside(compare_metrics.metrics_beside(comparison, documents), "Every metric, a column a campaign")
+    st.caption("Each campaign over all of its own problems, with 95 % intervals. – is undefined or not measured.")
+    download_csv(compare_metrics.metrics_table(comparison, documents), FILE)
+
+
+def _differences(names: Sequence[str], against: int, pairs: Sequence[tuple[int, Sequence[Difference]]]) -> None:
+    found = dict(pairs)[against]
     st.plotly_chart(
         charts.difference_forest([(place, names[place], view.contrasts(one)) for place, one in pairs]),
         width="stretch",
@@ -46,16 +66,6 @@ def metrics(store: Store, comparison: Comparison, names: Sequence[str], document
     rows = compare_tables.differences_beside(names[0], names[against], found)
     _beside(rows, "Differences with their 95 % intervals")
     download_csv(compare_tables.differences_table(names[0], names[against], found), FILE)
-    settings = compare_metrics.settings_table(store, comparison)
-    st.subheader("What was set differently")
-    if settings.rows:
-        _beside([{c.label: row[c.key] for c in settings.columns} for row in settings.rows], settings.title)
-    else:
-        st.markdown("Nothing that is on record: model, sampling, filter and engine facts are equal.")
-    st.subheader("Metrics")
-    _beside(compare_metrics.metrics_beside(comparison, documents), "Every metric, a column a campaign")
-    st.caption("Each campaign over all of its own problems, with 95 % intervals. – is undefined or not measured.")
-    download_csv(compare_metrics.metrics_table(comparison, documents), FILE)
 
 
 def _beside(rows: Sequence[Mapping[str, str]], alt: str) -> None:
