@@ -51,9 +51,10 @@ class Bar:
 
     def _draw(self, what: str, share: float | None, details: str) -> None:
         if self._bar is None:
-            form = "{desc} |{bar:30}| {percentage:3.0f} % {postfix}"
-            self._bar = tqdm(total=1.0, file=sys.stderr, bar_format=form, leave=True)
-        self._bar.set_description_str(what, refresh=False)
+            form = "{desc}|{bar:30}| {percentage:3.0f} %{postfix}"
+            # A terminal that does not know its height would hide the bar.
+            self._bar = tqdm(total=1.0, file=sys.stderr, bar_format=form, nrows=20, delay=1e9)
+        self._bar.set_description_str(f"{what} ", refresh=False)
         self._bar.set_postfix_str(details, refresh=False)
         self._bar.n = share or 0.0
         self._bar.refresh()

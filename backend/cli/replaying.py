@@ -50,7 +50,8 @@ def _work(args: Namespace) -> Answer:
                 passes=passes,
                 on_start=control.begin,
             )
-    return Answer(document, _text(document))
+        texts = store.token_bytes(place.campaign, [document["actual"], document["alternative"]])
+    return Answer(document, _text(document, texts))
 
 
 def _passes(text: str) -> list[Pass]:
@@ -91,7 +92,10 @@ class _Share:
         self._bar.show(self._phase, share, f"{self._tokens} tokens" if self._tokens else "")
 
 
-def _text(document: dict[str, Any]) -> str:
+def _text(document: dict[str, Any], texts: dict[int, bytes]) -> str:
+    def token(number: int) -> str:
+        return f"{texts[number].decode(errors='replace')!r} ({number})" if number in texts else str(number)
+
     columns = (
         Column("pass", "pass"),
         Column("n_actual", "actual right", "count"),
@@ -103,7 +107,7 @@ def _text(document: dict[str, Any]) -> str:
     rows = [{"pass": name, **found} for name, found in document["passes"].items()]
     where = f"position {document['position']} of rollout {document['rollout']} of {document['problem']}"
     checks = [f"  {check['status']:<8} {check['name']}: {check['detail']}" for check in document["checks"]]
-    tokens = f"token {document['actual']} against {document['alternative']}, k = {document['k']}"
+    tokens = f"{token(document['actual'])} against {token(document['alternative'])}, k = {document['k']}"
     return "\n".join([Table("passes", f"{where}: {tokens}", columns, rows).text(), "", "Checks", *checks])
 
 

@@ -12,6 +12,7 @@ from backend.bench.reporting import measure_reports
 from backend.bench.starting import measure_start
 from backend.bench.stock import Job, Request, batches_of, time_stock
 from backend.errors import WorkFailed
+from tests.vllm.checkpoints import make_checkpoint
 
 
 def test_a_budget_has_a_direction() -> None:
@@ -50,9 +51,9 @@ def test_a_missing_or_broken_dashboard_is_a_sentence(tmp_path: Path) -> None:
         measure_start(tmp_path / "app.py")
 
 
-@pytest.mark.weights
-def test_a_replay_is_measured_against_the_same_work(weights: Path) -> None:
-    found = {result.name: result for result in measure_replay(str(weights), None, 2, lambda _sentence: None)}
+def test_a_replay_is_measured_against_the_same_work(tmp_path: Path) -> None:
+    model = str(make_checkpoint(tmp_path / "tiny"))
+    found = {result.name: result for result in measure_replay(model, None, 2, lambda _sentence: None)}
     replay = found["replay of one token"]
     assert replay.note.startswith("30 continuations")
     assert found["replay against generate, one continuation a call"].note.startswith("30 calls")
@@ -70,7 +71,6 @@ def test_a_replay_is_measured_against_the_same_work(weights: Path) -> None:
     assert len(table(document).splitlines()) == 2 + len(found)
 
 
-@pytest.mark.weights
 def test_stock_generate_that_fails_is_a_sentence(tmp_path: Path) -> None:
     job = Job(str(tmp_path), "bfloat16", 1, 0.7, 0.95, [Request([1], 1, True)], [1])
     with pytest.raises(WorkFailed, match="stock transformers failed"):

@@ -72,12 +72,7 @@ def contents(store: Path, campaign: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    folder = tmp_path_factory.mktemp("uninterrupted")
-    config = campaign_file(folder, SLOW)
-    document("run", config, "--store", folder / "a.duckdb")
-    found = contents(folder / "a.duckdb", folder_of(config, folder / "a.duckdb").path.name)
-    assert len(found["records"]) == 2
-    return found
+    return _uninterrupted(tmp_path_factory.mktemp("uninterrupted"), SLOW)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -108,6 +103,51 @@ def test_the_worker_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], pha
         f"error: the engine process {worker.pid} ended by signal 9; what was stored stays, start the work again."
     )
     _resumed_equals(config, store, uninterrupted)
+
+
+SMOL = """
+engine = "transformers"
+dtype = "bfloat16"
+rollouts = 1
+k = 1
+max_pivots_per_rollout = 1
+max_rollout_tokens = 16
+max_continuation_tokens = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def smol(weights: Path) -> str:
+    """A campaign of the packaged weights with very short texts."""
+    return f'model = "{weights}"\n{SMOL.strip()}'
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_smol(tmp_path_factory: pytest.TempPathFactory, smol: str) -> dict[str, Any]:
+    return _uninterrupted(tmp_path_factory.mktemp("smol"), smol)
+
+
+@pytest.mark.weights
+@pytest.mark.parametrize(("victim", "phase"), [("command", "exact"), ("worker", "refeed")])
+def test_real_weights_go_on_bit_for_bit(
+    tmp_path: Path, smol: str, uninterrupted_smol: dict[str, Any], victim: str, phase: str
+) -> None:
+    config, store = campaign_file(tmp_path, smol), tmp_path / "a.duckdb"
+    folder = folder_of(config, store)
+    with started("run", config, "--store", store) as run:
+        wait_for(lambda: MOMENTS[phase](folder), run)
+        os.kill(run.pid if victim == "command" else worker_of(run).pid, signal.SIGKILL)
+        run.communicate(timeout=PATIENCE)
+    _resumed_equals(config, store, uninterrupted_smol)
+
+
+def _uninterrupted(folder: Path, extra: str) -> dict[str, Any]:
+    """What a store holds after a run that nobody disturbed."""
+    config, store = campaign_file(folder, extra), folder / "a.duckdb"
+    document("run", config, "--store", store)
+    found = contents(store, folder_of(config, store).path.name)
+    assert [record["state"] for record in found["records"].values()] == ["done", "done"]
+    return found
 
 
 def _resumed_equals(config: Path, store: Path, uninterrupted: dict[str, Any]) -> None:
