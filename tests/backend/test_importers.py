@@ -10,6 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import trees
 
@@ -421,7 +422,8 @@ def test_a_bundle_with_a_wrong_footer_or_rows_is_refused(store: Store, tmp_path:
     write_table(path, [to_table([trees.record("a")]), to_table([broken])], {"campaign": facts, "engines": {}})
     refused(store, path, "problem b, rollout 0 occurs twice")
     content = bytearray(good.read_bytes())
-    content[len(content) // 8] ^= 1
+    column = pq.ParquetFile(good).metadata.row_group(0).column(0)
+    content[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # the last byte of the problems' names
     path.write_bytes(content)
     refused(store, path, "damaged")
 
