@@ -16,20 +16,20 @@ PAGES = {
     "Library": [("models", "Models", "deployed_code"), ("import_export", "Import and export", "swap_vert")],
 }
 
+here = Path(__file__).parent
+
 st.set_page_config(
     page_title="Pivotscope",
-    page_icon=":material/alt_route:",
+    page_icon=str(here / "backend" / "assets" / "icon.png"),  # a named icon would be fetched from elsewhere
     layout="wide",
     menu_items={"About": "Pivots and credit in language-model rollouts, with the noise floor beside every number."},
 )
 
-here = Path(__file__).parent
 st.navigation(
     {
         section: [
             st.Page(f"pages/{name}.py", title=title, icon=f":material/{icon}:", default=name == "transcript")
             for name, title, icon in pages
-            if (here / "pages" / f"{name}.py").exists()
         ]
         for section, pages in PAGES.items()
     }
