@@ -36,10 +36,7 @@ def panel(
     fraction: float | None = None,
 ) -> None:
     """Draw the panel. `expected` are the passes to show, measured or not; `running` is the one at work right now."""
-    actual, other = token_text(pivot.actual, texts), token_text(pivot.alternative, texts)
-    margin = "undefined" if pivot.margin is None else f"{pivot.margin:.3f} nats"
-    st.markdown(f"##### Position {pivot.position}")
-    st.text(f"actual {actual!r}   alternative {other!r}   margin {margin}")
+    heading(pivot, texts)
     columns = st.columns(len(expected), border=True)
     for column, name in zip(columns, expected, strict=True):
         with column:
@@ -47,6 +44,14 @@ def panel(
     st.markdown(sentence(verdict(measured)))
     if measured:
         _behind(pivot, measured, expected, texts, key, batch_invariant)
+
+
+def heading(pivot: Pivot, texts: Mapping[int, bytes]) -> None:
+    """Where the cut is, and what is put in whose place."""
+    actual, other = token_text(pivot.actual, texts), token_text(pivot.alternative, texts)
+    margin = "undefined" if pivot.margin is None else f"{pivot.margin:.3f} nats"
+    st.markdown(f"##### Position {pivot.position}")
+    st.text(f"actual {actual!r}   alternative {other!r}   margin {margin}")
 
 
 def _card(

@@ -8,7 +8,7 @@ from backend import address, dashboard, live_jobs
 from backend.jobs import Job
 from backend.live import Place
 from backend.rollout_picker import Picked, pick_rollout, sampling_form
-from backend.token_panel import panel
+from backend.token_panel import heading, panel
 from backend.transcript import COLOURS, token_transcript
 from backend.transcript_view import pivot_at_position, runs_of
 
@@ -173,7 +173,10 @@ def stored(picked: Picked, position: int, k: int, limit: int, job: Job | None) -
     if st.button(again, key=f"replay-{position}", icon=":material/replay:"):
         live_jobs.submit_replay(dashboard.jobs(), place, position, k, limit)
         st.rerun(scope="fragment")
-    if not runs or pivot is None:
+    if pivot is None:
+        return
+    if not runs:
+        heading(pivot, picked.texts)
         return
     chosen = runs[0]
     if len(runs) > 1:
