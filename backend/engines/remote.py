@@ -199,6 +199,8 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
+        # Threads that spin at a barrier starve each other as soon as anything else wants a core.
+        "OMP_WAIT_POLICY": "passive",
     }
     if spec.engine == "vllm":
         device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
