@@ -7,6 +7,8 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
 from backend.cli.command import Answer, Command
+from backend.cli.parsing import whole
+from backend.models import DEFAULT_MODEL
 
 
 def _describe_doctor(_parser: ArgumentParser) -> None:
@@ -32,7 +34,8 @@ def _describe_bench(parser: ArgumentParser) -> None:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="short continuations and a tenth of the pivots")
     extent.add_argument("--full", action="store_true", help="a campaign's throughput as well; takes many minutes")
-    parser.add_argument("--threads", type=int, help="processor threads of every engine (default: all cores)")
+    parser.add_argument("--model", default=DEFAULT_MODEL, help="a library name or a folder (default: the packaged one)")
+    parser.add_argument("--threads", type=whole(1), help="processor threads of every engine (default: all cores)")
 
 
 def _bench(args: Namespace) -> Answer:
@@ -40,7 +43,7 @@ def _bench(args: Namespace) -> Answer:
     from backend.cli.progress import say
 
     extent: Extent = "quick" if args.quick else "full" if args.full else "standard"
-    document = measure(extent, args.threads, say)
+    document = measure(extent, args.threads, say, args.model)
     return Answer(document, table(document))
 
 

@@ -19,7 +19,8 @@ from backend.runs import RunFolder
 from backend.settings import load_settings
 from tests.conftest import ROOT
 
-PATIENCE = 120.0
+PATIENCE = 300.0
+"""Seconds after which a test gives up; a busy machine loads weights in minutes."""
 
 SMALL = """
 name = "small"

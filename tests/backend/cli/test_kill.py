@@ -65,9 +65,10 @@ def contents(store: Path, campaign: str) -> dict[str, Any]:
         rows = {
             one["problem"]: comparable(opened.record(campaign, one["problem"])) for one in opened.problems(campaign)
         }
-        credits = opened.credits([campaign]).to_dict("list")
+        credits = opened.credits([campaign]).astype({"problem": str})
     row.pop("created")
-    return {"campaign": row, "records": rows, "credits": credits}
+    ordered = credits.sort_values(["problem", "rollout", "position"])
+    return {"campaign": row, "records": rows, "credits": ordered.to_dict("list")}
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +114,9 @@ k = 1
 max_pivots_per_rollout = 1
 max_rollout_tokens = 16
 max_continuation_tokens = 4
+engine_options = { threads = 1 }
 """
+"""One thread: on a busy machine two that wait for each other at every step take minutes."""
 
 
 @pytest.fixture(scope="module")
