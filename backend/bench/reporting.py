@@ -48,6 +48,7 @@ def _fill(path: Path, campaigns: dict[str, tuple[int, int]]) -> None:
             )
             store.ensure_campaign(row)
     with duckdb.connect(str(path)) as connection:
+        connection.execute("SET enable_progress_bar = false")  # it would go to stdout
         for name, (problems, each) in campaigns.items():
             _fill_campaign(connection, name, problems, each)
 
