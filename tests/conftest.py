@@ -14,6 +14,9 @@ from tests.browser import chromium, chromium_path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# The matrix library reads this at its first call, which some test makes long before an engine is built in-process.
+os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
+
 collect_ignore = ["vllm"]  # runs in an environment of its own, as a child of test_vllm.py
 
 # A shared machine can stop for a second at any line: time is no property of the code.

@@ -109,7 +109,7 @@ class Decoder:
     def _choose(self, logits: Tensor, rows: list[Row]) -> None:
         """Record what is asked for at this position, and draw for the rows that are free."""
         logits = logits.float()
-        normaliser = logits.logsumexp(dim=1)
+        normaliser = _normaliser(logits)
         watching = [i for i, row in enumerate(rows) if row.want_top]
         if watching:
             for i, top in zip(watching, _top(logits[watching], normaliser[watching]), strict=True):
@@ -118,7 +118,8 @@ class Decoder:
         if not free:
             return
         tokens = self._draw(logits[free], [rows[i] for i in free])
-        found = (logits[free].gather(1, tokens[:, None])[:, 0] - normaliser[free]).tolist()
+        drawn = logits[free].gather(1, tokens[:, None])[:, 0]
+        found = (drawn.double() - normaliser[free]).float().tolist()
         for i, token, logprob in zip(free, tokens.tolist(), found, strict=True):
             rows[i].settle(token, logprob, self._eos)
 
@@ -160,7 +161,17 @@ def _split(bundles: list[Bundle], limit: int) -> Iterator[Bundle]:
             yield Bundle(bundle.rows[start : start + limit], bundle.prefix, bundle.first_logits)
 
 
+def _normaliser(logits: Tensor) -> Tensor:
+    """Log of the summed exponentials [rows], float64.
+
+    The sum is taken in double precision: a library splits it over threads by the number of rows, and in single
+    precision a row alone would get another last bit than the same row in company.
+    """
+    best = logits.max(dim=1, keepdim=True).values
+    return (logits - best).exp().sum(dim=1, dtype=torch.float64).log() + best[:, 0].double()
+
+
 def _top(logits: Tensor, normaliser: Tensor) -> list[TopK]:
     values, ids = logits.topk(TOP_K, dim=1)
-    logprobs = (values - normaliser[:, None]).tolist()
+    logprobs = (values.double() - normaliser[:, None]).float().tolist()
     return [TopK(tokens, found) for tokens, found in zip(ids.tolist(), logprobs, strict=True)]

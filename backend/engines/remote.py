@@ -201,6 +201,7 @@ def _environment(spec: EngineSpec) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         # Threads that spin at a barrier starve each other as soon as anything else wants a core.
         "OMP_WAIT_POLICY": "passive",
+        "MKL_CBWR": "AUTO,STRICT",  # see `precision.reproducible`
     }
     if spec.engine == "vllm":
         device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"

@@ -105,7 +105,7 @@ def test_batch_invariance_is_refused_on_a_cpu(tmp_path: Path, monkeypatch: pytes
     ("config", "reason"),
     [
         ({"sliding_window": 512, "max_position_embeddings": 4096}, "sliding-window attention"),
-        ({"layer_types": ["full_attention", "linear_attention"]}, "mixes attention with recurrent layers"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "has recurrent layers"),
         ({"is_encoder_decoder": True}, "is an encoder-decoder"),
         ({"architectures": ["BertModel"]}, "is not a causal language model"),
     ],
