@@ -58,7 +58,7 @@ class TransformersOptions(BaseModel):
     device: str | None = None
     """`cpu` or `cuda`; by default cuda where there is one."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads; by default all cores."""
+    """Processor threads; by default half the cores, for a step is too short to wait for more."""
     max_num_seqs: int | None = Field(default=None, ge=8)
     """Most rows in a step."""
     state_gib: float = Field(default=1.0, gt=0)
@@ -85,7 +85,7 @@ class TransformersEngine:
         reproducible()
         self._name, self._sha256, self._dtype = name, sha256, dtype
         self._device = torch.device(self._options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.set_num_threads(self._options.threads or os.cpu_count() or 1)
+        torch.set_num_threads(self._options.threads or max((os.cpu_count() or 2) // 2, 1))
         self._codec = Codec(model)
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
         self._model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(
