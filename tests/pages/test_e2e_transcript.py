@@ -16,6 +16,8 @@ from backend.settings import make_settings
 from backend.store import Store
 from tests.browser import ROOT, serve
 
+expect.set_options(timeout=60_000)  # a shared machine can be slow; what is shown counts, not when
+
 HOSTILE = "<img src=x onerror=window.hostile=1>"
 SLOW = 240_000
 """Milliseconds for what a model computes on a busy machine."""
