@@ -142,7 +142,7 @@ def _choose(key: str, label: str, options: list[str], title: Any) -> str | None:
     chosen = st.selectbox(
         label, options, index=index, format_func=title, key=f"pick-{key}-{hash(tuple(options))}-{index}"
     )
-    if wanted is not None and chosen != wanted and key != "position":
+    if wanted is not None and chosen != wanted:
         address.write(position=None)
     address.write(**{key: chosen})
     return chosen
