@@ -25,7 +25,7 @@ from backend.records import Pass, Pivot, Problem, ProblemRecord, ProblemState, R
 from backend.replay import ReplaySettings, replay, rollout_seed
 from backend.runs import RunFolder
 from backend.settings import CampaignSettings
-from backend.sizing import MOST_IN_WAVE, refuse_long_limits, refuse_long_prompt, wave_size
+from backend.sizing import MOST_IN_WAVE, cache_size, refuse_long_limits, refuse_long_prompt, wave_size
 from backend.texts import Texts
 from backend.tracking import SAMPLING, OnProgress, Tracker
 
@@ -114,7 +114,7 @@ class _Campaign:
         self._texts = Texts(engine)
         self._writes: list[Future[Path]] = []
         refuse_long_limits(settings, self._info)
-        self._size = wave or wave_size(engine, settings, self._longest_prompt())
+        self._held = wave or cache_size(engine, settings, self._longest_prompt())
 
     def run(self) -> None:
         self._states = self._folder.finished(self._problems)
@@ -127,12 +127,9 @@ class _Campaign:
 
     def _next_wave(self) -> list[Problem]:
         """The next problems without a shard, none behind the last that can be needed."""
-        size = self._size
-        if self._settings.problems.screen and self._states:
-            # At the end of a screen, do not sample a whole wave for the sake of one problem.
-            kept = list(self._states.values()).count("done")
-            expected = (self._settings.problems.count - kept) * (len(self._states) + 1) / (kept + 0.5)
-            size = min(size, max(round(expected), 1))
+        finished = list(self._states.values()) if self._settings.problems.screen else []
+        kept = finished.count("done")
+        size = wave_size(self._held, self._settings.problems.count - kept, kept, len(finished))
         missing = (problem for problem in self._problems.values() if problem.problem not in self._states)
         return list(takewhile(self._needed, islice(missing, size)))
 

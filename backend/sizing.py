@@ -9,7 +9,9 @@ from backend.errors import UserError
 from backend.settings import CampaignSettings
 
 MOST_IN_WAVE = 32
-"""Most problems in one wave; a kill loses at most that many."""
+"""Most problems measured at once; a kill loses at most the work on that many."""
+MOST_SCREENED = 256
+"""Most problems sampled at once for a screen that keeps few of them."""
 
 
 @runtime_checkable
@@ -20,8 +22,8 @@ class Bounded(Protocol):
         """Tokens that the cache holds; None when unknown."""
 
 
-def wave_size(engine: Engine, settings: CampaignSettings, prompt_tokens: int) -> int:
-    """How many problems at once: as many as the engine's cache holds beside the continuations, 1 for one without.
+def cache_size(engine: Engine, settings: CampaignSettings, prompt_tokens: int) -> int:
+    """How many problems' rollouts the engine's cache holds beside the continuations, 1 for an engine without one.
 
     `prompt_tokens` is the length of the longest prompt.
     """
@@ -30,7 +32,23 @@ def wave_size(engine: Engine, settings: CampaignSettings, prompt_tokens: int) ->
         return 1
     rollout = prompt_tokens + settings.max_rollout_tokens
     running = (engine.info().max_num_seqs or 1) * (rollout + 1 + settings.max_continuation_tokens)
-    return max(1, min(MOST_IN_WAVE, (capacity - running) // (settings.rollouts * rollout)))
+    return max(1, (capacity - running) // (settings.rollouts * rollout))
+
+
+def wave_size(held: int, missing: int, kept: int, finished: int) -> int:
+    """How many problems to sample at once, so that about `MOST_IN_WAVE` of them, or all that are `missing`, pass.
+
+    Args:
+        held: problems that the cache holds.
+        missing: problems that the campaign has yet to measure.
+        kept, finished: of the `finished` problems so far, the `kept` passed the screen.
+    """
+    wanted = min(missing, MOST_IN_WAVE)
+    if finished:
+        wanted = min(round(wanted * (finished + 1) / (kept + 0.5)), MOST_SCREENED)
+    else:
+        wanted = MOST_IN_WAVE  # nothing is known of the screen yet
+    return max(1, min(held, wanted))
 
 
 def refuse_long_limits(settings: CampaignSettings, info: EngineInfo) -> None:

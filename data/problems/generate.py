@@ -28,7 +28,7 @@ Split = Literal["bundled", "train"]
 T = TypeVar("T")
 
 BUNDLED_FILE = Path(__file__).with_name("arithmetic.jsonl")
-BUNDLED_COUNT = 720
+BUNDLED_COUNT = 1600
 BUNDLED_SHARE = 4
 """One in so many operand tuples belongs to the bundled split."""
 MAX_TRIES = 20_000
