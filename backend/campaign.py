@@ -17,12 +17,11 @@ from pathlib import Path
 from backend.engines.base import Control, Engine, RolloutRequest, Sampling
 from backend.engines.halving import halving
 from backend.errors import CallFailed, Cancelled, OutOfMemory, PivotscopeError, UserError, WorkFailed
-from backend.grading import grade
 from backend.measure import Cut
 from backend.pivots import pivots_of
 from backend.problems import messages, plain_prompt
-from backend.records import Pass, Pivot, Problem, ProblemRecord, ProblemState, Rollout, Trace
-from backend.replay import ReplaySettings, replay, rollout_seed
+from backend.records import Pass, Pivot, Problem, ProblemRecord, ProblemState, Rollout
+from backend.replay import ReplaySettings, graded_rollout, replay, rollout_seed
 from backend.runs import RunFolder
 from backend.settings import CampaignSettings
 from backend.sizing import MOST_IN_WAVE, cache_size, refuse_long_limits, refuse_long_prompt, wave_size
@@ -197,26 +196,11 @@ class _Campaign:
         for index, problem in enumerate(wave):
             span = slice(index * settings.rollouts, (index + 1) * settings.rollouts)
             rollouts = [
-                self._rollout(problem, rollout, request.seed, trace)
+                graded_rollout(rollout, request.seed, trace, self._texts, problem.gold)
                 for rollout, (request, trace) in enumerate(zip(requests[span], traces[span], strict=True))
             ]
             work.append(_Work(problem, rollouts, seconds))
         return work
-
-    def _rollout(self, problem: Problem, rollout: int, seed: int, trace: Trace) -> Rollout:
-        graded = grade(self._texts.text(trace.ids), problem.gold)
-        return Rollout(
-            rollout,
-            seed,
-            trace.prompt_ids,
-            trace.ids,
-            trace.logprobs,
-            [top.ids for top in trace.top],
-            [top.logprobs for top in trace.top],
-            trace.finish_reason,
-            graded.answer,
-            graded.correct,
-        )
 
     def _measure(self, kept: Sequence[_Work]) -> None:
         """Give the rollouts of the kept problems their pivots with all passes."""

@@ -17,7 +17,6 @@ from backend.checks import as_documents, checks, readings_of
 from backend.engines.base import Control, Engine, RolloutRequest, Sampling
 from backend.engines.wire import EngineSpec
 from backend.errors import UserError
-from backend.grading import grade
 from backend.ingest import Campaign
 from backend.measure import Cut
 from backend.pivots import pivot_at, pivots_of
@@ -34,7 +33,7 @@ from backend.records import (
     TopK,
     Trace,
 )
-from backend.replay import OnPass, ReplaySettings, replay, rollout_seed
+from backend.replay import OnPass, ReplaySettings, graded_rollout, replay, rollout_seed
 from backend.settings import CampaignSettings, make_settings
 from backend.sizing import refuse_long_prompt
 from backend.store import Store
@@ -95,7 +94,7 @@ class Bench:
         sampled = []
         for i, (request, trace) in enumerate(zip(requests, traces, strict=True), start=first):
             self.provenance[request.handle] = "live"
-            sampled.append(_rollout(i, request.seed, trace, texts, problem.gold))
+            sampled.append(graded_rollout(i, request.seed, trace, texts, problem.gold))
         self._store(campaign, problem.question, problem, sampled, texts)
         return [rollout.rollout for rollout in sampled]
 
@@ -253,22 +252,6 @@ def _in_order(passes: Sequence[Pass]) -> tuple[Pass, ...]:
     if "exact" not in passes:
         raise UserError("passes: `exact` is the estimate and cannot be left out")
     return tuple(pass_ for pass_ in PASSES if pass_ in passes)
-
-
-def _rollout(index: int, seed: int, trace: Trace, texts: Texts, gold: str | None) -> Rollout:
-    graded = grade(texts.text(trace.ids), gold)
-    return Rollout(
-        index,
-        seed,
-        trace.prompt_ids,
-        trace.ids,
-        trace.logprobs,
-        [top.ids for top in trace.top],
-        [top.logprobs for top in trace.top],
-        trace.finish_reason,
-        graded.answer,
-        graded.correct,
-    )
 
 
 def _document(

@@ -19,8 +19,20 @@ import numpy as np
 
 from backend.engines.base import Batch, ContinuationRequest, Control, Engine, Point, Sampling, Verification
 from backend.errors import UserError
+from backend.grading import grade
 from backend.measure import Cut, Meter, PassOutput, Wanted
-from backend.records import ARMS, PROBE, PROBE_TOKENS, SOURCE_OF_PASS, STANDARD_PASSES, Arm, Measurement, Pass
+from backend.records import (
+    ARMS,
+    PROBE,
+    PROBE_TOKENS,
+    SOURCE_OF_PASS,
+    STANDARD_PASSES,
+    Arm,
+    Measurement,
+    Pass,
+    Rollout,
+    Trace,
+)
 from backend.settings import CampaignSettings
 from backend.texts import Texts
 
@@ -44,6 +56,23 @@ def continuation_seed(problem: str, rollout: int, position: int, arm: Arm, i: in
 
 def _seed(key: str, base: int) -> int:
     return ((zlib.crc32(key.encode()) & 0x7FFFFFFF) + base) % 2**31
+
+
+def graded_rollout(rollout: int, seed: int, trace: Trace, texts: Texts, gold: str | None) -> Rollout:
+    """What the engine sampled as it is stored, graded against `gold`; `texts` must know the trace's ids."""
+    found = grade(texts.text(trace.ids), gold)
+    return Rollout(
+        rollout,
+        seed,
+        trace.prompt_ids,
+        trace.ids,
+        trace.logprobs,
+        [top.ids for top in trace.top],
+        [top.logprobs for top in trace.top],
+        trace.finish_reason,
+        found.answer,
+        found.correct,
+    )
 
 
 @dataclass(frozen=True, slots=True)
