@@ -6,6 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from backend.dashboard import loading_note
+
 PAGES = {
     "Inspect": [("transcript", "Transcript", "notes"), ("compare", "Compare", "compare_arrows")],
     "Measure": [
@@ -25,7 +27,7 @@ st.set_page_config(
     menu_items={"About": "Pivots and credit in language-model rollouts, with the noise floor beside every number."},
 )
 
-st.navigation(
+page = st.navigation(
     {
         section: [
             st.Page(f"pages/{name}.py", title=title, icon=f":material/{icon}:", default=name == "transcript")
@@ -33,4 +35,6 @@ st.navigation(
         ]
         for section, pages in PAGES.items()
     }
-).run()
+)
+loading_note()
+page.run()

@@ -13,7 +13,7 @@ from streamlit.runtime.pages_manager import PagesManager
 
 from backend.errors import PivotscopeError
 from backend.jobs import Jobs
-from backend.opening import open_store
+from backend.opening import Loading, open_for_pages
 from backend.store import Store
 
 _MARKS = frozenset("\\`*_{}[]<>#$~:|")
@@ -27,16 +27,38 @@ def store_path() -> Path:
 
 
 @st.cache_resource(show_spinner="Opening the store")
-def _jobs(path: str) -> Jobs:
-    jobs = Jobs(open_store(Path(path)))
+def _opened(path: str) -> tuple[Jobs, Loading]:
+    store, loading = open_for_pages(Path(path))
+    jobs = Jobs(store)
     atexit.register(jobs.close)
-    return jobs
+    return jobs, loading
 
 
 def jobs() -> Jobs:
     """The one owner of store and engine in this process. Raises `UserError` when the store cannot be opened."""
     _enter_by_app()
-    return _jobs(str(store_path()))
+    return _opened(str(store_path()))[0]
+
+
+def loading_note() -> None:
+    """Say in the sidebar which of the campaigns that ship are still coming in, and draw the page again with them."""
+    try:
+        _enter_by_app()
+        _, loading = _opened(str(store_path()))
+    except PivotscopeError:
+        return  # the page says what is wrong with the store
+    with st.sidebar:
+        for error in loading.errors:
+            st.warning(sentence(error), icon=":material/warning:")
+        if not loading.over:
+            _progress(loading)
+
+
+@st.fragment(run_every=0.5)
+def _progress(loading: Loading) -> None:
+    if loading.over:
+        st.rerun()
+    st.progress(loading.done / loading.total, f"Loading bundled campaigns: {loading.done} of {loading.total}")
 
 
 def _enter_by_app() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backend.errors import UserError
 from backend.queries import first
@@ -66,37 +67,17 @@ class Campaign:
         )
 
 
-# Views over the Arrow table registered as `incoming`, each unnesting the level above it.
-_LEVELS = {
-    "each_rollout": """
-        SELECT problem, unnest(item) FROM (SELECT problem, unnest(rollouts) AS item FROM incoming)
-    """,
-    "each_pivot": """
-        SELECT problem, rollout, unnest(item) FROM (SELECT problem, rollout, unnest(pivots) AS item FROM each_rollout)
-    """,
-    "each_measurement": """
-        SELECT problem, rollout, position, unnest(item)
-        FROM (SELECT problem, rollout, position, unnest(measurements) AS item FROM each_pivot)
-    """,
-    "each_continuation": """
-        SELECT problem, rollout, position, pass, run, unnest(item)
-        FROM (SELECT problem, rollout, position, pass, run, unnest(continuations) AS item FROM each_measurement)
-    """,
-    "each_token": """
-        SELECT problem, unnest(item) FROM (SELECT problem, unnest(tokens) AS item FROM incoming)
-    """,
-}
-
-# The same flat, computed once: what they are checked by and inserted from.
-_FLAT = {
-    "in_rollout": "SELECT * EXCLUDE (pivots) FROM each_rollout",
-    "in_pivot": "SELECT * EXCLUDE (measurements) FROM each_pivot",
-    "in_measurement": "SELECT * EXCLUDE (continuations) FROM each_measurement",
-    "in_continuation": "FROM each_continuation",
-}
+_LEVELS = (
+    ("in_rollout", "in_problem", "rollouts", ("problem",)),
+    ("in_pivot", "in_rollout", "pivots", ("problem", "rollout")),
+    ("in_measurement", "in_pivot", "measurements", ("problem", "rollout", "position")),
+    ("in_continuation", "in_measurement", "continuations", ("problem", "rollout", "position", "pass", "run")),
+    ("in_token", "in_problem", "tokens", ("problem",)),
+)
+"""Each table of rows that come in: its name, the one above, the latter's column that nests it, and its keys there."""
 
 _KEYS = {
-    "incoming": ("problem",),
+    "in_problem": ("problem",),
     "in_rollout": ("problem", "rollout"),
     "in_pivot": ("problem", "rollout", "position"),
     "in_measurement": ("problem", "rollout", "position", "pass", "run"),
@@ -105,20 +86,20 @@ _KEYS = {
 
 _STATEMENTS = (
     """
-    INSERT OR IGNORE INTO engine SELECT DISTINCT engine, engine_info FROM incoming
+    INSERT OR IGNORE INTO engine SELECT DISTINCT engine, engine_info FROM in_problem
     WHERE engine IS NOT NULL AND engine_info IS NOT NULL
     """,
     """
     DELETE FROM problem WHERE campaign = $campaign AND state = 'failed'
-    AND problem IN (SELECT problem FROM incoming)
+    AND problem IN (SELECT problem FROM in_problem)
     """,
     """
     INSERT OR IGNORE INTO problem BY NAME
-    SELECT $campaign AS campaign, * EXCLUDE (engine_info, rollouts, tokens) FROM incoming
+    SELECT $campaign AS campaign, * EXCLUDE (engine_info, rollouts, tokens) FROM in_problem
     """,
     """
     INSERT INTO rollout BY NAME
-    SELECT $campaign AS campaign, n.* FROM in_rollout n
+    SELECT $campaign AS campaign, n.* EXCLUDE (pivots) FROM in_rollout n
     WHERE NOT EXISTS (
         SELECT 1 FROM rollout o WHERE o.campaign = $campaign AND o.problem = n.problem AND o.rollout = n.rollout
     )
@@ -130,7 +111,8 @@ _STATEMENTS = (
     """,
     """
     INSERT INTO "pivot" BY NAME
-    SELECT (SELECT coalesce(max(id), 0) FROM "pivot") + row_number() OVER () AS id, $campaign AS campaign, n.*
+    SELECT (SELECT coalesce(max(id), 0) FROM "pivot") + row_number() OVER () AS id, $campaign AS campaign,
+        n.* EXCLUDE (measurements)
     FROM in_pivot n
     WHERE NOT EXISTS (
         SELECT 1 FROM "pivot" o
@@ -140,7 +122,7 @@ _STATEMENTS = (
     # Found by the pivots' numbers: old measurements have other numbers than new pivots, so few of them are read.
     """
     CREATE OR REPLACE TEMP TABLE new_measurement AS
-    SELECT p.id AS pivot_id, n.*
+    SELECT p.id AS pivot_id, n.* EXCLUDE (continuations)
     FROM in_measurement n JOIN "pivot" p
     ON p.campaign = $campaign AND p.problem = n.problem AND p.rollout = n.rollout AND p.position = n.position
     """,
@@ -156,7 +138,7 @@ _STATEMENTS = (
     "INSERT INTO measurement BY NAME SELECT $campaign AS campaign, * FROM new_measurement",
     """
     INSERT INTO token BY NAME
-    SELECT $campaign AS campaign, n.id, any_value(n.bytes) AS bytes FROM each_token n
+    SELECT $campaign AS campaign, n.id, any_value(n.bytes) AS bytes FROM in_token n
     WHERE NOT EXISTS (SELECT 1 FROM token o WHERE o.campaign = $campaign AND o.id = n.id)
     GROUP BY n.id
     """,
@@ -168,7 +150,7 @@ _STATEMENTS = (
     FROM (
         SELECT any_value(engine_info::JSON ->> 'attention_backend') AS attention,
             any_value((engine_info::JSON ->> 'batch_invariant')::BOOLEAN) AS invariant
-        FROM incoming
+        FROM in_problem
     ) said
     WHERE campaign = $campaign AND origin IN ('run', 'live')
     AND (attention_backend IS NULL AND said.attention IS NOT NULL
@@ -212,12 +194,10 @@ def merge(cursor: Connection, campaign: str, table: pa.Table, where: str) -> Non
 
     Raises `UserError`, naming `where` and the row, for records that contradict themselves; the caller rolls back.
     """
-    cursor.register("incoming", table)
+    levels = _flat(table)
+    for name, rows in levels.items():
+        cursor.register(name, rows)
     try:
-        for name, query in _LEVELS.items():
-            cursor.execute(f"CREATE OR REPLACE TEMP VIEW {name} AS {query}")
-        for name, query in _FLAT.items():
-            cursor.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS {query}")
         _refuse_contradictions(cursor, where)
         for statement in _STATEMENTS:
             cursor.execute(statement, {"campaign": campaign} if "$campaign" in statement else None)
@@ -227,7 +207,20 @@ def merge(cursor: Connection, campaign: str, table: pa.Table, where: str) -> Non
     except duckdb.ConversionException as error:
         reason = str(error).removeprefix("Conversion Error: ").splitlines()[0]
         raise UserError(f"{where}: a value has the wrong form: {reason}") from None
-    cursor.unregister("incoming")
+    for name in levels:
+        cursor.unregister(name)
+
+
+def _flat(table: pa.Table) -> dict[str, pa.Table]:
+    """The nested table by level. Arrow flattens a list by looking at it otherwise: no number is copied but the keys."""
+    levels = {"in_problem": table.combine_chunks()}
+    for name, above, column, keys in _LEVELS:
+        parents = levels[above]
+        nested = parents[column].combine_chunks()
+        held = parents.select(keys).take(pc.list_parent_indices(nested))
+        items = nested.flatten()
+        levels[name] = pa.table([*held.columns, *items.flatten()], names=[*keys, *(item.name for item in items.type)])
+    return levels
 
 
 def _refuse_contradictions(cursor: Connection, where: str) -> None:

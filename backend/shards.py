@@ -26,6 +26,9 @@ METADATA_KEY = b"pivotscope"
 FORMAT = 1
 """Raised when the schema below changes in a way that an older reader cannot take."""
 
+_TOGETHER = 1 << 26
+"""Bytes of a table from which on it is passed on alone: each one costs its reader the same few statements."""
+
 _INTEGERS = pa.list_(pa.int32())
 _DOUBLES = pa.list_(pa.float64())
 
@@ -229,12 +232,22 @@ def open_table(path: Path) -> pq.ParquetFile:
 
 
 def row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
-    """The file's rows, a row group at a time. Raises `UserError` for a damaged one: pages carry checksums."""
+    """The file's rows, as many row groups at a time as are small together, in the file's order.
+
+    Raises `UserError` for a damaged one: pages carry checksums.
+    """
+    together: list[pa.Table] = []
     for group in range(file.num_row_groups):
         try:
-            yield file.read_row_group(group)
+            # Many short columns: handing each to another thread takes longer than reading it.
+            together.append(file.read_row_group(group, use_threads=False))
         except (OSError, pa.ArrowInvalid):
             raise UserError(f"{path}: is damaged in row group {group}; write it again") from None
+        if sum(table.nbytes for table in together) > _TOGETHER:
+            yield pa.concat_tables(together)
+            together = []
+    if together:
+        yield pa.concat_tables(together)
 
 
 def metadata_of(file: pq.ParquetFile) -> dict[str, Any]:

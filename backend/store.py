@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,9 +39,12 @@ _written = 0
 """How many transactions this process has committed, to any store: while it stands still, so do all results."""
 
 # DuckDB would take most of the machine, where a model wants to live; what needs more than this goes to the disk.
+# A checkpoint compresses anew what shares a row group with new rows: after every 16 MB, its default, it would do so
+# seven times to the campaigns that ship.
 _CONFIG: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": "false",
     "memory_limit": "2GB",
+    "checkpoint_threshold": "256MB",
 }
 
 
@@ -61,6 +64,8 @@ class Store:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self.path = path.resolve()
         self.read_only = read_only
+        self.before_closing: list[Callable[[], None]] = []
+        """Called before the file is let go of: how a thread that writes to it is told to end."""
         self._revisions: dict[frozenset[str], tuple[int, tuple[Any, ...]]] = {}
         if self.path.is_dir():
             raise UserError(f"{path} is a folder; give --store a file in it, for example {path / 'pivotscope.duckdb'}")
@@ -101,6 +106,8 @@ class Store:
 
     def close(self) -> None:
         """Flush and let go of the file."""
+        while self.before_closing:
+            self.before_closing.pop()()
         with sentences(self.path):
             self._connection.close()
 
@@ -246,13 +253,21 @@ class Store:
             ingest.merge(cursor, campaign, to_table([record]), f"problem {record.problem}")
 
     def add_campaign(
-        self, campaign: Campaign, tables: Iterable[pa.Table], where: str, engines: Mapping[str, str] | None = None
+        self,
+        campaign: Campaign,
+        tables: Iterable[pa.Table],
+        where: str,
+        engines: Mapping[str, str] | None = None,
+        remember: Mapping[str, str] | None = None,
     ) -> bool:
         """Add a whole campaign in one transaction, or nothing; False when its id is there already.
 
-        `tables` are under `shards.SCHEMA`; `engines` are facts by digest; `where` names the source in an error.
+        `tables` are under `shards.SCHEMA`; `engines` are facts by digest; `where` names the source in an error;
+        `remember` are settings that the same transaction keeps, whether or not the campaign was there.
         """
         with self._writing() as cursor:
+            for key, value in (remember or {}).items():
+                _remember(cursor, key, value)
             if not ingest.add_campaign(cursor, campaign):
                 return False
             for digest, info in (engines or {}).items():
@@ -373,10 +388,16 @@ class Store:
             row = queries.first(cursor, 'SELECT "value" FROM setting WHERE "key" = ?', [key])
         return None if row is None else str(row[0])
 
+    def settings(self, prefix: str) -> dict[str, str]:
+        """The remembered values whose keys begin so."""
+        with self._reading() as cursor:
+            query = 'SELECT "key", "value" FROM setting WHERE starts_with("key", ?)'
+            return dict(cursor.execute(query, [prefix]).fetchall())
+
     def set_setting(self, key: str, value: str) -> None:
         """Remember a value."""
         with self._writing() as cursor:
-            cursor.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", [key, value])
+            _remember(cursor, key, value)
 
     def snapshot(self, to: Path) -> None:
         """Copy the whole store, open as it is, to another file; a copy of the file would miss what is in flight."""
@@ -398,6 +419,10 @@ def file_sha256(path: Path) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _remember(cursor: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
+    cursor.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", [key, value])
 
 
 def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:

@@ -33,7 +33,7 @@ def _describe(parser: ArgumentParser) -> None:
 
 def _work(args: Namespace) -> Answer:
     passes = _passes(args.passes)
-    with open_store(args.store) as store, Bar() as bar:
+    with open_store(args.store, campaigns=[args.campaign]) as store, Bar() as bar:
         place = Place(store.find_campaign(args.campaign), args.problem, args.rollout)
         _refuse(store, place, args.position)
         row = store.campaign(place.campaign)

@@ -86,13 +86,13 @@ def _complete(folder: RunFolder) -> bool:
 def _refuse_unusable(store: Path) -> None:
     """Find out before the work whether its results can be stored, and make a new store."""
     with suppress(StoreHeldError):  # its owner takes the shards in
-        open_store(store).close()
+        open_store(store, campaigns=[]).close()
 
 
 def _take_in(store: Path, folder: RunFolder) -> bool:
     """Ingest what is finished; False, and a sentence, where another process holds the store and will do so."""
     try:
-        with open_store(store, patience=STORE_PATIENCE) as opened:
+        with open_store(store, campaigns=[], patience=STORE_PATIENCE) as opened:
             collect_run(opened, folder)
     except StoreHeldError:
         say("Another process holds the store; it takes the finished problems in.")

@@ -46,7 +46,7 @@ def _describe_remove(parser: ArgumentParser) -> None:
 def _remove(args: Namespace) -> Answer:
     from backend.removing import remove_campaign
 
-    with open_store(args.store) as store:
+    with open_store(args.store, campaigns=[args.campaign]) as store:
         removed = remove_campaign(store, args.campaign)
     return Answer({"removed": removed}, f"Campaign {removed} is removed.")
 
@@ -59,7 +59,7 @@ def _import(args: Namespace) -> Answer:
     from backend.importers import Imported, import_path
 
     imported: list[Imported] = []
-    with open_store(args.store) as store:
+    with open_store(args.store, campaigns=[]) as store:
         for path in args.paths:
             try:
                 imported += import_path(store, path)
@@ -94,7 +94,7 @@ def _export(args: Namespace) -> Answer:
 
     if args.continuations is not None and args.format != "parquet":
         raise UserError(f"--continuations goes with --format parquet, not {args.format}")
-    with open_store(args.store) as store:
+    with open_store(args.store, campaigns=[args.campaign]) as store:
         campaign = store.find_campaign(args.campaign)
         if args.continuations is None:
             files = [str(path) for path in export(store, campaign, args.format, args.out)]
@@ -119,7 +119,7 @@ def _report(args: Namespace) -> Answer:
     from backend.report import reports
     from backend.report_tables import as_text
 
-    with open_store(args.store) as store:
+    with open_store(args.store, campaigns=args.campaigns) as store:
         document = reports(store, args.campaigns, pool=args.pool, thresholds=args.threshold)
     return Answer(document, as_text(document))
 

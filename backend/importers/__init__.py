@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from backend.errors import UserError
+from backend.importers.naming import free_name
 from backend.importers.parquet import Bundle
 from backend.importers.reading import MAX_BYTES, content_id, parse_object, read_bytes
 from backend.importers.receipts import read_receipt
@@ -16,7 +17,7 @@ from backend.records import ProblemRecord
 from backend.shards import to_table
 from backend.store import Store, file_sha256
 
-__all__ = ["MAX_BYTES", "Imported", "import_path", "ingest_bundled"]
+__all__ = ["MAX_BYTES", "Imported", "free_name", "import_path"]
 
 _PARQUET_MAGIC = b"PAR1"
 
@@ -44,24 +45,6 @@ def import_path(store: Store, path: Path) -> list[Imported]:
     return [_import_file(store, file) for file in files]
 
 
-def ingest_bundled(store: Store, folder: Path) -> list[str]:
-    """Take in the campaigns that ship, each `NAME.parquet` once for good: a removed one does not come back.
-
-    Returns the ids of the new ones.
-    """
-    added = []
-    for path in sorted(folder.glob("*.parquet")):
-        key = f"bundled:{path.stem}"
-        if store.setting(key) is not None:
-            continue
-        bundle = Bundle(path)
-        campaign = bundle.campaign(file_sha256(path)[:12], None, "bundled")
-        if store.add_campaign(campaign, bundle.tables(), str(path), bundle.engines()):
-            added.append(campaign.campaign)
-        store.set_setting(key, campaign.campaign)
-    return added
-
-
 def _import_file(store: Store, path: Path) -> Imported:
     if _is_parquet(path):
         campaign = _import_bundle(store, path)
@@ -82,10 +65,10 @@ def _is_parquet(path: Path) -> bool:
 def _import_bundle(store: Store, path: Path) -> str:
     if path.stat().st_size > MAX_BYTES:
         raise UserError(f"{path}: has {path.stat().st_size:,} bytes; a file to import has at most {MAX_BYTES:,}")
-    bundle = Bundle(path)
-    campaign = file_sha256(path)[:12]
-    name = free_name(store, bundle.facts.campaign.name, campaign)
-    store.add_campaign(bundle.campaign(campaign, name, "import"), bundle.tables(), str(path), bundle.engines())
+    with Bundle(path) as bundle:
+        campaign = file_sha256(path)[:12]
+        name = free_name(store, bundle.facts.campaign.name, campaign)
+        store.add_campaign(bundle.campaign(campaign, name, "import"), bundle.tables(), str(path), bundle.engines())
     return campaign
 
 
@@ -105,9 +88,3 @@ def _import_json(store: Store, path: Path) -> str:
         raise UserError(f"{path}: has neither `pivots` (a receipt) nor `tokens` (a rollout); give one of the two")
     store.add_campaign(row, [to_table(records)], str(path))
     return campaign
-
-
-def free_name(store: Store, wanted: str, campaign: str) -> str:
-    """`wanted`, or with the id behind it where another campaign has that name: a name should find one campaign."""
-    taken = any(row["name"] == wanted and row["campaign"] != campaign for row in store.campaigns())
-    return f"{wanted} ({campaign[:6]})" if taken else wanted

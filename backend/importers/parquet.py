@@ -47,15 +47,17 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.file: pq.ParquetFile = open_table(path)
-        metadata = metadata_of(self.file)
-        if "campaign" not in metadata:
-            raise UserError(f"{path}: is one problem's shard of a run, not an export; export the campaign first")
-        self.facts = validate(BundleMetadata, metadata, f"{path}, footer")
-        problems = self.file.read(columns=["problem"])["problem"]
-        if len(problems) == 0:
-            raise UserError(f"{path}: holds no problem; an export has at least one")
-        if len(problems.unique()) != len(problems):
-            raise UserError(f"{path}: holds a problem twice; each may be there once")
+        try:
+            self.facts = _facts(self.file, path)
+        except UserError:
+            self.file.close()
+            raise
+
+    def __enter__(self) -> Bundle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
 
     def campaign(self, campaign: str, name: str | None, origin: Origin) -> Campaign:
         """The row for the store."""
@@ -68,5 +70,20 @@ class Bundle:
         return {digest: json.dumps(info, sort_keys=True) for digest, info in self.facts.engines.items()}
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows, a row group at a time."""
-        return row_groups(self.file, self.path)
+        """The rows, some at a time. Raises `UserError` for a damaged file, one without rows, and a problem twice."""
+        seen: set[str] = set()
+        for table in row_groups(self.file, self.path):
+            problems = table["problem"].to_pylist()
+            if len(seen.union(problems)) < len(seen) + len(problems):
+                raise UserError(f"{self.path}: holds a problem twice; each may be there once")
+            seen.update(problems)
+            yield table
+        if not seen:
+            raise UserError(f"{self.path}: holds no problem; an export has at least one")
+
+
+def _facts(file: pq.ParquetFile, path: Path) -> BundleMetadata:
+    metadata = metadata_of(file)
+    if "campaign" not in metadata:
+        raise UserError(f"{path}: is one problem's shard of a run, not an export; export the campaign first")
+    return validate(BundleMetadata, metadata, f"{path}, footer")

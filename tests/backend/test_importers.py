@@ -17,7 +17,7 @@ import trees
 from backend import importers
 from backend.errors import UserError
 from backend.exporters import export
-from backend.importers import import_path, ingest_bundled
+from backend.importers import bundled, import_path
 from backend.importers import reading as reading_module
 from backend.shards import to_table, write_shard, write_table
 from backend.store import Store
@@ -432,18 +432,41 @@ def test_bundled_campaigns_come_in_once_and_stay_away_when_removed(store: Store,
     with Store(tmp_path / "source.duckdb") as source:
         source.add_campaign(trees.campaign(name="demo", final=True), [to_table([trees.record("a")])], "test")
         (path,) = export(source, "demo", "parquet", tmp_path / "demo")
-    (campaign,) = ingest_bundled(store, tmp_path / "demo")
+    assert bundled.waiting(store, tmp_path / "demo") == [path]
+    campaign = bundled.take_in(store, path)
+    assert bundled.called(path) == {campaign, "demo"}
     row = store.campaign("demo")
     assert (row["campaign"], row["bundled"], row["origin"], row["state"]) == (campaign, True, "bundled", "done")
-    assert store.record(campaign, "a") == trees.record("a")
-    assert ingest_bundled(store, tmp_path / "demo") == []
+    assert store.record(row["campaign"], "a") == trees.record("a")
+    assert bundled.waiting(store, tmp_path / "demo") == []
     store.remove_campaign("demo")
-    assert ingest_bundled(store, tmp_path / "demo") == []
+    assert bundled.waiting(store, tmp_path / "demo") == []
     assert store.campaigns() == []
     # By hand it may come back, as anything else that is imported.
     (imported,) = import_path(store, path)
     assert store.campaign(imported["campaign"])["bundled"] is False
 
 
+def test_a_bundled_campaign_leaves_a_name_that_is_taken(store: Store, tmp_path: Path) -> None:
+    with Store(tmp_path / "source.duckdb") as source:
+        source.add_campaign(trees.campaign(name="small"), [to_table([trees.record("a")])], "test")
+        (path,) = export(source, "small", "parquet", tmp_path / "demo")
+    store.ensure_campaign(trees.campaign(name="small"))
+    campaign = bundled.take_in(store, path)
+    assert campaign is not None
+    assert store.find_campaign("small") == "c1"
+    assert store.campaign(campaign)["name"] == f"small ({campaign[:6]})"
+
+
 def test_no_bundled_folder_is_no_bundled_campaign(store: Store, tmp_path: Path) -> None:
-    assert ingest_bundled(store, tmp_path / "none") == []
+    assert bundled.waiting(store, tmp_path / "none") == []
+
+
+def test_a_bundle_that_was_imported_before_is_not_added_again(store: Store, tmp_path: Path) -> None:
+    with Store(tmp_path / "source.duckdb") as source:
+        source.add_campaign(trees.campaign(name="demo"), [to_table([trees.record("a")])], "test")
+        (path,) = export(source, "demo", "parquet", tmp_path / "demo")
+    (imported,) = import_path(store, path)
+    assert bundled.take_in(store, path) is None
+    assert bundled.waiting(store, tmp_path / "demo") == []
+    assert [row["campaign"] for row in store.campaigns()] == [imported["campaign"]]

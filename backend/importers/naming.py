@@ -1,0 +1,11 @@
+"""Names for campaigns that come from a file."""
+
+from __future__ import annotations
+
+from backend.store import Store
+
+
+def free_name(store: Store, wanted: str, campaign: str) -> str:
+    """`wanted`, or with the id behind it where another campaign has that name: a name should find one campaign."""
+    taken = any(row["name"] == wanted and row["campaign"] != campaign for row in store.campaigns())
+    return f"{wanted} ({campaign[:6]})" if taken else wanted
