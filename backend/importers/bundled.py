@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+
 from backend.importers.naming import free_name
 from backend.importers.parquet import Bundle
 from backend.store import Store, file_sha256
@@ -38,7 +40,9 @@ def take_in(store: Store, path: Path) -> str | None:
         name = free_name(store, bundle.facts.campaign.name, identity)
         campaign = bundle.campaign(identity, name, "bundled")
         seen = {_KEY + path.stem: identity}
-        return identity if store.add_campaign(campaign, bundle.tables(), str(path), bundle.engines(), seen) else None
+        added = store.add_campaign(campaign, bundle.tables(), str(path), bundle.engines(), seen)
+    pa.default_memory_pool().release_unused()  # tens of megabytes that Arrow would keep for a next file
+    return identity if added else None
 
 
 def _id(path: Path) -> str:
