@@ -46,7 +46,7 @@ from backend.engines.ragged import ATTENTION, Layers, PrefillCache, StepCache, a
 from backend.errors import OutOfMemory, UserError
 from backend.records import Source, Trace
 
-ROW_CLASSES = (8, 16, 24, 32)
+ROW_CLASSES = (8, 10, 12, 16, 20, 24, 30)
 CUDA_ROW_CLASSES = (8, 16, 32, 64, 128, 256)
 
 
