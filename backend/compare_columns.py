@@ -8,22 +8,16 @@ from typing import Any
 
 import streamlit as st
 
-from backend import address, compare_tables, live_jobs
+from backend import address, compare_tables, replay_panel
 from backend.critical import common_prefix
-from backend.dashboard import jobs, sentence
 from backend.drawing import plain
 from backend.live import Place
-from backend.records import Measurement
-from backend.rollout_picker import Picked
+from backend.picked import Picked, read_picked
+from backend.records import STANDARD_PASSES, Measurement
 from backend.store import Store
 from backend.tables import UNDEFINED, decimal
-from backend.token_panel import panel
 from backend.transcript import Colour, TranscriptView, token_transcript
-from backend.transcript_view import UNKNOWN, pivot_at_position, runs_of, token_ids_of
-
-K, LIMIT = 4, 64
-"""Continuations an arm and tokens a continuation of a click."""
-_PASSES = ("exact", "replica", "refeed")
+from backend.transcript_view import UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -43,19 +37,7 @@ class Column:
 
 def read(store: Store, place: int, name: str, where: Place) -> Column:
     """A rollout as a column. Raises `UserError` where the store has no such rollout."""
-    rollout = store.rollout(where.campaign, where.problem, where.rollout)
-    problem = next(row for row in store.problems(where.campaign) if row["problem"] == where.problem)
-    facts = list(store.engines(where.campaign).values())
-    picked = Picked(
-        where,
-        problem["question"],
-        problem["gold"],
-        rollout,
-        store.token_bytes(where.campaign, token_ids_of(rollout)),
-        store.campaign(where.campaign),
-        frozenset(token for fact in facts for token in fact.get("special_ids") or ()),
-        frozenset(token for fact in facts for token in fact.get("eos_ids") or ()),
-    )
+    picked = read_picked(store, where)
     return Column(place, name, picked, picked.view)
 
 
@@ -127,9 +109,7 @@ def read_pick(columns: Sequence[Column]) -> tuple[Column, int] | None:
 def pick(column: Column, position: int, k: int, limit: int) -> None:
     """A click: show what is stored, or replay with the column's own model what is not."""
     address.write(picked=f"{column.place}-{position}")
-    stored = runs_of(pivot_at_position(column.picked.rollout, position))
-    if not stored and column.picked.pivot(position) is not None:
-        live_jobs.submit_replay(jobs(), column.picked.place, position, k, limit)
+    replay_panel.clicked(column.picked, position, k, limit)
 
 
 # Drawing
@@ -170,7 +150,7 @@ def transcripts(
     with st.container(border=True):
         st.markdown(f"#### {plain(column.name)}")
         _beside(columns, column, position)
-        _panel(column, position, k, limit)
+        replay_panel.token(column.picked, position, k, limit, key=f"compare_{column.place}_")
 
 
 def _picker(column: Column, k: int, limit: int) -> Any:
@@ -193,70 +173,17 @@ def _head(column: Column) -> None:
     )
 
 
-def _panel(column: Column, position: int, k: int, limit: int) -> None:
-    picked = column.picked
-    job = jobs().find(live_jobs.replay_key(picked.place, position, k, limit))
-    if job is not None and not job.over:
-        st.fragment(_running, run_every=0.5)(column, position, job.id)
-        return
-    if job is not None and job.state == "failed":
-        st.error(sentence(job.error or "the replay failed"))
-    pivot = picked.pivot(position)
-    if pivot is None:
-        st.info(sentence(picked.fault(position) or "nothing can be cut at this token"))
-        return
-    runs = runs_of(pivot_at_position(picked.rollout, position))
-    key = f"{column.place}-{position}"
-    titles = [run.title for run in runs]
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        title = st.selectbox("Run", titles, key=f"compare_run_{key}") if len(runs) > 1 else None
-        again = "Replay again" if runs else "Replay three ways"
-        if st.button(f"{again} (k = {k}, {limit} tokens)", key=f"compare_replay_{key}", icon=":material/replay:"):
-            live_jobs.submit_replay(jobs(), picked.place, position, k, limit)
-            st.rerun(scope="fragment")
-    if runs:
-        chosen = runs[titles.index(title)] if title in titles else runs[0]
-        expected = [one.pass_ for one in chosen.measurements]
-        panel(
-            pivot,
-            chosen.by_pass,
-            expected,
-            picked.texts,
-            key=f"compare_{key}_{chosen.run}",
-            batch_invariant=picked.batch_invariant,
-        )
-
-
-def _running(column: Column, position: int, number: int) -> None:
-    """The passes as they arrive; the page is drawn anew once they are all there."""
-    job = jobs().job(number)
-    if job is None or job.over:
-        st.rerun()
-        return
-    left, right = st.columns([5, 1], vertical_alignment="center")
-    left.caption(f"{job.phase or job.state} · {job.tokens} tokens · {job.seconds:.0f} s")
-    right.button("Cancel", key=f"compare_cancel_{number}", on_click=jobs().cancel, args=(number,))
-    pivot = column.picked.pivot(position)
-    if pivot is None:
-        return
-    texts = dict(column.picked.texts)
-    for _, more in job.passes.values():
-        texts.update(more)
-    measured = {name: one for name, (one, _) in job.passes.items()}
-    panel(pivot, measured, _PASSES, texts, key=f"compare_live_{number}", running=job.phase, fraction=job.fraction)
-
-
 def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
     """What the other columns measured at the same token of the same text."""
     rows = []
     for other in columns:
         at = position if other is column else counterpart(column, position, other)
-        runs = runs_of(pivot_at_position(other.picked.rollout, at)) if at is not None else []
+        runs = other.picked.runs(at) if at is not None else []
         found = runs[0].by_pass if runs else {}
         rows.append(
             {
                 "campaign": plain(other.name),
-                **{f"Â {name}": _credit(found.get(name)) for name in _PASSES},
+                **{f"Â {name}": _credit(found.get(name)) for name in STANDARD_PASSES},
                 "k": next((str(one.k) for one in found.values()), UNDEFINED),
                 "note": _note(at, bool(runs)),
             }

@@ -10,10 +10,10 @@ import streamlit as st
 from backend import address, compare_columns, compare_metrics, compare_tables, sides
 from backend import compare_view as view
 from backend.charts import comparison as charts
-from backend.compare_columns import LIMIT, K
 from backend.comparing import Difference
 from backend.drawing import column_config, download_csv, plain, show_table
 from backend.live import Place
+from backend.replay_panel import replay_settings
 from backend.selection import attainable_thresholds, parse_threshold
 from backend.sides import Comparison
 from backend.store import Store
@@ -150,11 +150,10 @@ def transcripts(store: Store, comparison: Comparison, names: Sequence[str]) -> N
         "Colour by", COLOURS, default="credit", required=True, key="colour", bind="query-params"
     )
     intensity = middle.slider("Intensity", 0.2, 3.0, 1.0, 0.1, key="compare_intensity")
-    with right.popover("Replay settings", icon=":material/tune:", width="stretch"):
-        k = st.select_slider("Continuations an arm (k)", [1, 2, 4, 8, 16], K, key="compare_k")
-        limit = st.select_slider("Tokens a continuation", [32, 64, 96, 128, 200, 400], LIMIT, key="compare_limit")
+    with right:
+        k, limit = replay_settings("compare_")
     opened = compare_columns.read_pick(columns)
-    st.fragment(compare_columns.transcripts)(columns, opened, colour or "credit", intensity, int(k), int(limit))
+    st.fragment(compare_columns.transcripts)(columns, opened, colour or "credit", intensity, k, limit)
 
 
 def _chose_problem(ranked: Collection[str]) -> None:

@@ -13,9 +13,9 @@ from backend.settings import CampaignSettings
 from backend.texts import Texts
 
 
-def replay_key(place: Place, position: int, k: int, max_tokens: int) -> str:
-    """What a replay is: the same click while it runs is the same job."""
-    return f"replay|{place.handle}|{position}|{k}|{max_tokens}"
+def replay_key(place: Place, position: int) -> str:
+    """What a replay is: whoever opens the token while one runs, with whatever settings, watches that one."""
+    return f"replay|{place.handle}|{position}"
 
 
 def measure_key(place: Place) -> str:
@@ -47,13 +47,16 @@ def submit_fetch(jobs: Jobs, model: str) -> int:
 
 
 def submit_sample(jobs: Jobs, settings: CampaignSettings, problem: Problem) -> int:
-    """Sample the settings' number of further rollouts of a problem."""
+    """Sample the settings' number of further rollouts of a problem; the job's result is the place of the first."""
     expected = settings.rollouts * settings.max_rollout_tokens
 
-    def work(handle: Handle) -> list[int]:
+    def work(handle: Handle) -> Place:
         bench = jobs.bench(spec_for(settings.model, settings.dtype), handle)
-        handle.phase("sampling rollouts", 0.0)
-        return bench.sample(settings, problem, settings.rollouts, _Counted(handle, "sampling rollouts", expected))
+        counted = _Counted(handle)
+        counted.begin("sampling rollouts", expected)
+        return Place(
+            settings.campaign, problem.problem, min(bench.sample(settings, problem, settings.rollouts, counted))
+        )
 
     return jobs.submit(sample_key(settings, problem), f"Sample rollouts of {problem.problem}", work)
 
@@ -64,8 +67,9 @@ def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: i
 
     def work(handle: Handle) -> dict[str, Any]:
         bench = jobs.bench(_spec(jobs, place), handle)
-        handle.phase("bringing the rollout's state back")
-        counted = _Counted(handle, "", expected)
+        counted = _Counted(handle)
+        rollout = jobs.store.rollout(place.campaign, place.problem, place.rollout)
+        counted.begin("bringing the rollout's state back", len(rollout.ids))
 
         def on_pass(pass_: Pass, found: list[Measurement], texts: Texts) -> None:
             ids = {token for one in found for continuation in one.continuations for token in continuation.ids}
@@ -78,10 +82,10 @@ def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: i
             k=k,
             max_continuation_tokens=max_tokens,
             on_pass=on_pass,
-            on_start=counted.begin,
+            on_start=lambda pass_: counted.begin(pass_, expected),
         )
 
-    return jobs.submit(replay_key(place, position, k, max_tokens), f"Replay position {position}", work)
+    return jobs.submit(replay_key(place, position), f"Replay position {position}", work)
 
 
 def submit_measure(jobs: Jobs, place: Place) -> int:
@@ -111,16 +115,16 @@ def _spec(jobs: Jobs, place: Place) -> EngineSpec:
 class _Counted:
     """A control that turns tokens into the share of a phase; sequences may end early, so the share is a lower bound."""
 
-    def __init__(self, handle: Handle, phase: str, expected: int) -> None:
-        self._handle, self._phase, self._expected, self._tokens = handle, phase, expected, 0
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._phase, self._expected, self._tokens = "", 1, 0
 
-    def begin(self, phase: str) -> None:
-        """Start the next phase."""
-        self._phase, self._tokens = phase, 0
+    def begin(self, phase: str, expected: int) -> None:
+        """Start the next phase, of that many tokens at most."""
+        self._phase, self._expected, self._tokens = phase, max(expected, 1), 0
         self._handle.phase(phase, 0.0)
 
     def tick(self, tokens: int) -> None:
         self._handle.tick(tokens)
         self._tokens += tokens
-        if self._phase:
-            self._handle.phase(self._phase, min(self._tokens / self._expected, 1.0))
+        self._handle.phase(self._phase, min(self._tokens / self._expected, 1.0))

@@ -2,146 +2,75 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import streamlit as st
 
 from backend import address, live_jobs, models
-from backend.dashboard import sentence
-from backend.errors import UserError
+from backend.dashboard import escaped, sentence
 from backend.jobs import Jobs
 from backend.live import Place
-from backend.pivots import pivot_at, pivots_of
+from backend.picked import Picked, read_picked
 from backend.problems import load_problems, pasted
-from backend.records import Pivot, Problem, Rollout
+from backend.records import Problem
 from backend.settings import CampaignSettings, make_settings
-from backend.transcript import TranscriptView
-from backend.transcript_view import rollout_view, token_ids_of
-
-ORIGINS = {"run": "campaign", "live": "sampled here", "import": "imported", "bundled": "bundled"}
-
-
-@dataclass(frozen=True)
-class Picked:
-    """The rollout on the page, with everything that drawing it needs."""
-
-    place: Place
-    question: str
-    gold: str | None
-    rollout: Rollout
-    texts: Mapping[int, bytes]
-    row: Mapping[str, Any]
-    """The campaign's row of the store."""
-    special: frozenset[int]
-    eos: frozenset[int]
-
-    @property
-    def origin(self) -> str:
-        return f"{self.row['model'] or 'unknown model'}, {ORIGINS.get(self.row['origin'], 'campaign')}"
-
-    @property
-    def bundled(self) -> bool:
-        return self.row["origin"] not in {"live", "run"}
-
-    @property
-    def batch_invariant(self) -> bool | None:
-        found: bool | None = self.row["batch_invariant"]
-        return found
-
-    @cached_property
-    def filter(self) -> list[Pivot]:
-        """The positions that the campaign's filter picks."""
-        settings = self.row["settings"]
-        return pivots_of(
-            self.rollout,
-            margin_below=settings.get("margin_below", 1.0),
-            max_pivots=settings.get("max_pivots_per_rollout", 5),
-            boundary_slack=settings.get("boundary_slack", -1),
-            special_ids=self.special,
-            eos_ids=self.eos,
-        )
-
-    @property
-    def pivots(self) -> int:
-        return len(self.filter)
-
-    @cached_property
-    def unmeasured(self) -> int:
-        """How many of the filter's pivots hold no measurement of the campaign's own run."""
-        measured = {p.position for p in self.rollout.pivots if any(m.run == "campaign" for m in p.measurements)}
-        return sum(pivot.position not in measured for pivot in self.filter)
-
-    @cached_property
-    def view(self) -> TranscriptView:
-        return rollout_view(
-            self.rollout,
-            self.texts,
-            margin_below=self.row["settings"].get("margin_below", 1.0),
-            special=self.special | self.eos,
-        )
-
-    def pivot(self, position: int) -> Pivot | None:
-        """The pivot at a position; None where none can be cut."""
-        try:
-            return pivot_at(self.rollout, position, special_ids=self.special, eos_ids=self.eos)
-        except UserError:
-            return None
-
-    def fault(self, position: int) -> str | None:
-        """Why nothing can be cut at a position."""
-        try:
-            pivot_at(self.rollout, position, special_ids=self.special, eos_ids=self.eos)
-        except UserError as error:
-            return str(error)
-        return None
 
 
 def pick_rollout(jobs: Jobs) -> Picked | None:
     """The campaign, problem and rollout pickers, and the rollout they name; None on a store without transcripts."""
     store = jobs.store
     campaigns = {row["campaign"]: row for row in store.campaigns() if row["rollouts"]}
-    campaign = _choose("campaign", "Campaign", list(campaigns), lambda c: _campaign_title(campaigns[c]))
+    asked = address.read("campaign")
+    if asked is not None and asked not in campaigns:
+        # It may be on its way in, so the address keeps it.
+        st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
+    campaign = _choose(
+        "campaign",
+        "Campaign",
+        {name: _campaign_title(row) for name, row in campaigns.items()},
+        needed=asked is not None,
+    )
     if campaign is None:
         return None
     problems = {row["problem"]: row for row in store.problems(campaign) if row["rollouts"]}
-    problem = _choose("problem", "Problem", list(problems), lambda p: _problem_title(problems[p]))
+    problem = _choose("problem", "Problem", {name: _problem_title(row) for name, row in problems.items()})
     if problem is None:
         return None
     rollouts = {str(row["rollout"]): row for row in store.rollouts(campaign, problem)}
-    number = _choose("rollout", "Rollout", list(rollouts), lambda r: _rollout_title(rollouts[r]))
+    number = _choose("rollout", "Rollout", {number: _rollout_title(row) for number, row in rollouts.items()})
     if number is None:
         return None
-    rollout = store.rollout(campaign, problem, int(number))
-    if not rollout.ids:
+    picked = read_picked(store, Place(campaign, problem, int(number)))
+    if not picked.rollout.ids:
         st.info("This campaign's file holds measurements but no transcripts; its numbers are on the campaign's page.")
         return None
-    texts = store.token_bytes(campaign, token_ids_of(rollout))
-    facts = list(store.engines(campaign).values())
-    return Picked(
-        Place(campaign, problem, int(number)),
-        problems[problem]["question"],
-        problems[problem]["gold"],
-        rollout,
-        texts,
-        store.campaign(campaign),
-        frozenset(token for fact in facts for token in fact.get("special_ids") or ()),
-        frozenset(token for fact in facts for token in fact.get("eos_ids") or ()),
-    )
+    return picked
 
 
-def _choose(key: str, label: str, options: list[str], title: Any) -> str | None:
-    """A select box whose value lives in the address."""
+def _choose(key: str, label: str, options: Mapping[str, str], *, needed: bool = False) -> str | None:
+    """A select box over titles by value; the chosen value lives in the address.
+
+    A value in the address that is not offered gives way to the first one, or, where it is `needed`, to none.
+    """
     if not options:
         return None
+    values = list(options)
     wanted = address.read(key)
-    index = options.index(wanted) if wanted in options else 0
-    # The key names what is offered, so that a box with other options starts from the address again.
+    index = values.index(wanted) if wanted is not None and wanted in options else None if needed else 0
+    # The browser answers by title. So the key names all that is offered: a box with other options, or the same under
+    # other titles (a rollout measured meanwhile), starts from the address again.
+    offered = hashlib.blake2b(repr(options).encode(), digest_size=8).hexdigest()
     chosen = st.selectbox(
-        label, options, index=index, format_func=title, key=f"pick-{key}-{hash(tuple(options))}-{index}"
+        label,
+        values,
+        index=index,
+        format_func=lambda value: options.get(value, value),
+        key=f"pick-{key}-{offered}-{index}",
     )
+    if chosen is None:
+        return None
     if wanted is not None and chosen != wanted:
         address.write(position=None)
     address.write(**{key: chosen})
@@ -247,20 +176,27 @@ def _fetch(jobs: Jobs, name: str) -> None:
 
 
 def _sample(jobs: Jobs, settings: CampaignSettings, problem: Problem) -> None:
-    job = jobs.find(live_jobs.sample_key(settings, problem))
+    # The reader's own sampling goes on whatever the form says meanwhile; else somebody may be sampling the same.
+    job = jobs.job(st.session_state.get("sampling", -1)) or jobs.find(live_jobs.sample_key(settings, problem))
     if job is not None and not job.over:
         st.fragment(_watch, run_every=0.5)(jobs, job.id)
         return
     if job is not None and job.error:
         st.error(sentence(job.error))
-    if job is not None and job.state == "done" and st.session_state.pop("sample-show", None) == job.id:
-        address.write(campaign=settings.campaign, problem=problem.problem, rollout=min(job.result), position=None)
-        st.rerun()
+    mine = st.session_state.pop("sampling", None)
+    if job is not None and job.id == mine and job.state == "done":
+        show(job.result)
 
     def start() -> None:
-        st.session_state["sample-show"] = live_jobs.submit_sample(jobs, settings, problem)
+        st.session_state["sampling"] = live_jobs.submit_sample(jobs, settings, problem)
 
     st.button("Sample rollouts", key="sample", type="primary", icon=":material/casino:", on_click=start)
+
+
+def show(place: Place) -> None:
+    """Draw the page anew with another rollout on it."""
+    address.write(campaign=place.campaign, problem=place.problem, rollout=place.rollout, position=None)
+    st.rerun()
 
 
 def _watch(jobs: Jobs, number: int) -> None:

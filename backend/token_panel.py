@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import streamlit as st
 
@@ -32,16 +34,23 @@ def panel(
     *,
     key: str,
     batch_invariant: bool | None = None,
+    engine: Mapping[str, Any] | None = None,
     running: str | None = None,
     fraction: float | None = None,
 ) -> None:
-    """Draw the panel. `expected` are the passes to show, measured or not; `running` is the one at work right now."""
+    """Draw the panel. `expected` are the passes to show, measured or not; `running` is the one at work right now.
+
+    `engine` are the facts of the engine that measured, where they are on record.
+    """
     heading(pivot, texts)
     columns = st.columns(len(expected), border=True)
     for column, name in zip(columns, expected, strict=True):
         with column:
             _card(name, measured.get(name), measured.get("exact"), running, fraction, key)
     st.markdown(sentence(verdict(measured)))
+    said = [measured_by(engine or {}), provenance_sentence(measured["exact"].provenance) if "exact" in measured else ""]
+    if any(said):
+        st.caption(" ".join(part for part in said if part))
     if measured:
         _behind(pivot, measured, expected, texts, key, batch_invariant)
 
@@ -114,6 +123,42 @@ def verdict(measured: Mapping[str, Measurement]) -> str:
         f"Refeed {refeed}, the identical replica {replica}. "
         "One token is one draw: how often either happens is on the campaign's page"
     )
+
+
+def measured_by(engine: Mapping[str, Any]) -> str:
+    """Which engine measured, as a Markdown sentence; empty without facts."""
+    if not engine.get("engine"):
+        return ""
+    name = " ".join(str(engine[key]) for key in ("engine", "engine_version") if engine.get(key))
+    facts = [name, engine.get("dtype"), engine.get("device_name") or engine.get("device")]
+    return sentence(f"Measured by {', '.join(fact for fact in facts if fact)}")
+
+
+def provenance_sentence(provenance: str | None) -> str:
+    """What a provenance means, as Markdown; empty where it is not on record."""
+    if not provenance:
+        return ""
+    off = provenance.removeprefix("rebuilt, off by ")
+    if off != provenance:
+        factor = math.exp(min(float(off), 50.0))
+        return (
+            f"**Rebuilt, off by {off} nats:** this rollout was sampled by another engine, machine or setting. "
+            "Its tokens were decoded here again one by one, and the log probabilities (of the five likeliest "
+            f"tokens at each place) differ from the recorded ones by up to {off} nats, a factor of {factor:.3g} "
+            "in a probability. So exact resumes this engine's own state of the same text, not the state that wrote it; "
+            "what was recorded stays beside it."
+        )
+    return {
+        "live": "**Live:** exact resumed the very state that the engine wrote while it sampled this rollout.",
+        "rebuilt, verified": (
+            "**Rebuilt, verified:** its tokens were decoded here again one by one, and every log probability "
+            "came out bit for bit as recorded, so exact resumed the state that wrote this rollout."
+        ),
+        "rebuilt": (
+            "**Rebuilt:** its tokens were decoded here again one by one; "
+            "the record holds no log probabilities to compare with."
+        ),
+    }.get(provenance, sentence(provenance))
 
 
 def _disagreement(exact: int, other: int) -> str:

@@ -17,6 +17,7 @@ from backend.live import Bench, Place, engine_spec, replay_settings
 from backend.pivots import pivot_at
 from backend.problems import pasted
 from backend.records import STANDARD_PASSES, Measurement
+from backend.report import report
 from backend.settings import CampaignSettings
 from backend.store import Store
 
@@ -91,6 +92,24 @@ def test_a_state_that_is_gone_is_rebuilt_and_says_so(bench: Bench, store: Store)
     other = Bench(ScriptedEngine("toy", "float32", {"noise": {"rebuild": 0.5}}), store)
     document = other.replay(place(), position, Quiet(), k=1, max_continuation_tokens=5)
     assert document["passes"]["exact"]["provenance"].startswith("rebuilt, off by ")
+
+
+def test_what_another_engine_recorded_stays_beside_a_replay(bench: Bench, store: Store) -> None:
+    bench.sample(SETTINGS, MIXED, 1, Quiet())
+    bench.measure(place(), Quiet())
+    (recorded, *_) = store.rollout(*place_of(place())).pivots
+    told = report(store, [SETTINGS.campaign])
+    mine = Bench(ScriptedEngine("toy", "bfloat16", {"noise": {"rebuild": 0.5, "refeed": 0.1}}), store)
+    document = mine.replay(place(), recorded.position, Quiet(), k=2, max_continuation_tokens=20)
+    pivot = next(p for p in store.rollout(*place_of(place())).pivots if p.position == recorded.position)
+    assert [one for one in pivot.measurements if one.run == "campaign"] == recorded.measurements
+    replayed = [one for one in pivot.measurements if one.run == document["run"]]
+    assert {one.provenance for one in replayed} == {document["passes"]["exact"]["provenance"]}
+    assert str(replayed[0].provenance).startswith("rebuilt, off by ")
+    engines = store.engines(SETTINGS.campaign)
+    assert {one.engine for one in replayed} == {mine.engine.info().digest()} <= set(engines)
+    assert {one.engine for one in recorded.measurements} == {bench.engine.info().digest()}
+    assert report(store, [SETTINGS.campaign]) == told
 
 
 def test_the_pivots_of_a_rollout_are_measured_once(bench: Bench, store: Store) -> None:
