@@ -234,9 +234,9 @@ def critical(store: Store, comparison: Comparison, names: Sequence[str], against
         "Critical tokens in their text",
         (
             Column("selected_by", "selected by"),
-            Column("text", "token in its text"),
             Column("first", f"Â {names[0]}", "number"),
             Column("second", f"Â {names[against]}", "number"),
+            Column("text", "token in its text"),
             Column("problem", "problem"),
             Column("rollout", "rollout", "count"),
             Column("position", "position", "count"),
@@ -249,9 +249,9 @@ def critical(store: Store, comparison: Comparison, names: Sequence[str], against
         hide_index=True,
         column_config={
             **column_config(table),
-            "text": st.column_config.TextColumn("token in its text", width="large"),
-            "first": st.column_config.NumberColumn(f"Â {names[0]}", format="%+.2f"),
-            "second": st.column_config.NumberColumn(f"Â {names[against]}", format="%+.2f"),
+            "first": st.column_config.NumberColumn(f"Â {names[0]}", format="%+.2f", width="small"),
+            "second": st.column_config.NumberColumn(f"Â {names[against]}", format="%+.2f", width="small"),
+            "text": st.column_config.TextColumn("token in its text", width=430),
         },
         on_select="rerun",
         selection_mode="single-row",

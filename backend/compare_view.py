@@ -226,7 +226,7 @@ def critical_rows(
     rows = found.rows.head(MOST_TOKENS)
     places = list(zip(rows["problem"].tolist(), rows["rollout"].tolist(), rows["position"].tolist(), strict=True))
     campaign = comparison.campaigns[first]
-    windows = store.windows(campaign, places)
+    windows = store.windows(campaign, places, before=6, after=12)  # what a table's cell shows without its end cut off
     texts = store.token_bytes(campaign, {id for before, token, after in windows for id in (*before, token, *after)})
     k = comparison.sides[first].credits.k, comparison.sides[second].credits.k
     return [

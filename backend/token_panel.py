@@ -12,6 +12,7 @@ from backend import charts
 from backend.checks import checks, readings_of
 from backend.dashboard import sentence
 from backend.records import ARMS, PROBE, Measurement, Pivot
+from backend.tables import UNDEFINED
 from backend.transcript import continuation_table, display_text, first_difference
 from backend.transcript_view import UNKNOWN, continuation_rows, token_text
 
@@ -195,7 +196,14 @@ def _behind(
             _traces(pivot, measured, there, texts, key)
     if readings.open:
         with readings:
-            st.dataframe(reading_rows(measured, there), hide_index=True, width="stretch", key=f"{key}-readings")
+            st.dataframe(
+                reading_rows(measured, there),
+                hide_index=True,
+                width="stretch",
+                placeholder=UNDEFINED,
+                key=f"{key}-readings",
+                alt="Instrument readings by pass",
+            )
     if checked.open:
         with checked:
             for check in checks(readings_of(list(measured.values()), batch_invariant)):

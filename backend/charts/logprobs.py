@@ -74,6 +74,7 @@ def logprob_trace(
             y=list(values),
             mode="lines+markers",
             connectgaps=False,
+            cliponaxis=False,  # certainty is 0, the upper edge
             line={
                 "color": faded(style.colour, 0.55) if name == "exact" else style.colour,
                 "dash": style.dash,
