@@ -112,26 +112,28 @@ class Decoder:
         normaliser = _normaliser(logits)
         watching = [i for i, row in enumerate(rows) if row.want_top]
         if watching:
-            for i, top in zip(watching, _top(logits[watching], normaliser[watching]), strict=True):
+            for i, top in zip(watching, _top(_take(logits, watching), normaliser[watching]), strict=True):
                 rows[i].top.append(top)
         free = [i for i, row in enumerate(rows) if not row.feed]
         if not free:
             return
-        tokens = self._draw(logits[free], [rows[i] for i in free])
-        drawn = logits[free].gather(1, tokens[:, None])[:, 0]
-        found = (drawn.double() - normaliser[free]).float().tolist()
+        tokens = self._draw(_take(logits, free), [rows[i] for i in free])
+        places = self._vector(free, torch.int64)
+        drawn = logits[places, tokens]
+        found = (drawn.double() - normaliser[places]).float().tolist()
         for i, token, logprob in zip(free, tokens.tolist(), found, strict=True):
             rows[i].settle(token, logprob, self._eos)
 
     def _draw(self, logits: Tensor, rows: list[Row]) -> Tensor:
-        best = logits.max(dim=1, keepdim=True).values
-        # argmax may return any of several equals; the first position that holds the maximum is the lowest id.
-        tokens = (logits == best).int().argmax(dim=1)
+        tokens = torch.empty(len(rows), dtype=torch.int64, device=self._device)
+        cold = [i for i, row in enumerate(rows) if row.sampling.temperature == 0]
+        if cold:
+            tokens[cold] = _most_probable(_take(logits, cold))
         hot = [i for i, row in enumerate(rows) if row.sampling.temperature > 0]
         if hot:
             chosen = [rows[i] for i in hot]
             tokens[hot] = draw(
-                logits[hot],
+                _take(logits, hot),
                 self._vector([row.seed for row in chosen], torch.int64),
                 self._vector([len(row.ids) for row in chosen], torch.int64),
                 self._vector([row.sampling.temperature for row in chosen], torch.float64),
@@ -161,14 +163,27 @@ def _split(bundles: list[Bundle], limit: int) -> Iterator[Bundle]:
             yield Bundle(bundle.rows[start : start + limit], bundle.prefix, bundle.first_logits)
 
 
+def _take(logits: Tensor, rows: list[int]) -> Tensor:
+    """The given rows, ascending and each once; a copy only where some are left out."""
+    return logits if len(rows) == len(logits) else logits[rows]
+
+
+def _most_probable(logits: Tensor) -> Tensor:
+    """The lowest id [rows] among the most probable ones.
+
+    argmax may return any of several equals; the first position that holds the maximum is the lowest id.
+    """
+    return (logits == logits.amax(dim=1, keepdim=True)).int().argmax(dim=1)
+
+
 def _normaliser(logits: Tensor) -> Tensor:
     """Log of the summed exponentials [rows], float64.
 
     The sum is taken in double precision: a library splits it over threads by the number of rows, and in single
     precision a row alone would get another last bit than the same row in company.
     """
-    best = logits.max(dim=1, keepdim=True).values
-    return (logits - best).exp().sum(dim=1, dtype=torch.float64).log() + best[:, 0].double()
+    best = logits.amax(dim=1, keepdim=True)
+    return (logits - best).exp_().sum(dim=1, dtype=torch.float64).log() + best[:, 0].double()
 
 
 def _top(logits: Tensor, normaliser: Tensor) -> list[TopK]:

@@ -30,7 +30,7 @@ def draw(logits: Tensor, seeds: Tensor, indices: Tensor, temperatures: Tensor, t
     """
     scaled = logits.float()
     top, ids = scaled.topk(min(CANDIDATES, scaled.shape[1]), dim=1)
-    mass = ((scaled - top[:, :1]) / temperatures.float()[:, None]).exp().sum(dim=1, dtype=torch.float64)
+    mass = (scaled - top[:, :1]).div_(temperatures.float()[:, None]).exp_().sum(dim=1, dtype=torch.float64)
     kept = _nucleus(top, mass, temperatures, top_p)
     drawn = _gumbel_max(top, ids, kept, seeds, indices, temperatures)
     beyond = kept[:, -1]
