@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from backend import models
 from backend.bench.result import Result
+from backend.engines.threads import default_threads
 from backend.errors import UserError
 
 Extent = Literal["quick", "standard", "full"]
@@ -28,6 +29,7 @@ def measure(extent: Extent, threads: int | None, say: Say, model: str = models.D
 
     if models.locate(model) is None:
         raise UserError(f"model {model} is not on this disk; fetch it with `python -m backend models fetch {model}`")
+    threads = threads or default_threads()
     quick = extent == "quick"
     say("starting the dashboard")
     results = measure_start()
@@ -77,14 +79,13 @@ def _figure(value: float, unit: str) -> str:
     return f"{value:.{digits}f} {unit}"
 
 
-def _machine(threads: int | None) -> dict[str, Any]:
+def _machine(threads: int) -> dict[str, Any]:
     import psutil
 
-    cores = os.cpu_count() or 1
     return {
         "processor": _processor(),
-        "cores": cores,
-        "threads": threads or cores,
+        "cores": os.cpu_count() or 1,
+        "threads": threads,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import statistics
 import tempfile
@@ -10,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from backend.bench.result import Result, peak_memory
 from backend.bench.stock import Job, Request, Timing, time_stock
@@ -41,7 +39,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "data" / "examples" / "smol.toml
 Say = Callable[[str], None]
 
 
-def measure_replay(model: str, threads: int | None, tokens: int, say: Say) -> list[Result]:
+def measure_replay(model: str, threads: int, tokens: int, say: Say) -> list[Result]:
     """One token in three passes with k = 4, the way a click or `replay` does it, store and grading included."""
     settings = _settings(model, tokens)
     spec = _spec(settings, threads)
@@ -75,7 +73,7 @@ def measure_replay(model: str, threads: int | None, tokens: int, say: Say) -> li
     ]
 
 
-def measure_campaign(model: str, threads: int | None, say: Say) -> list[Result]:
+def measure_campaign(model: str, threads: int, say: Say) -> list[Result]:
     """The example campaign's tokens a second, against stock `generate` one by one on a sample of its requests."""
     settings = load_settings(EXAMPLE).model_copy(update={"model": model})
     spec = _spec(settings, threads)
@@ -115,10 +113,9 @@ def _settings(model: str, tokens: int) -> CampaignSettings:
     )
 
 
-def _spec(settings: CampaignSettings, threads: int | None) -> EngineSpec:
+def _spec(settings: CampaignSettings, threads: int) -> EngineSpec:
     found = spec_for(settings.model, settings.dtype)
-    options: dict[str, Any] = {} if threads is None else {"threads": threads}
-    return EngineSpec(found.engine, found.name, found.path, found.dtype, found.sha256, options=options)
+    return EngineSpec(found.engine, found.name, found.path, found.dtype, found.sha256, options={"threads": threads})
 
 
 def _place(bench: Bench, settings: CampaignSettings) -> tuple[Place, int]:
@@ -156,11 +153,10 @@ def _token(pivot: Pivot, arm: str) -> int:
 
 
 def _job(
-    spec: EngineSpec, settings: CampaignSettings, threads: int | None, requests: list[Request], batches: list[int]
+    spec: EngineSpec, settings: CampaignSettings, threads: int, requests: list[Request], batches: list[int]
 ) -> Job:
-    cores = threads or os.cpu_count() or 1
     wanted = [request for request in requests if request.tokens]
-    return Job(spec.path, spec.dtype, cores, settings.temperature, settings.top_p, wanted, batches)
+    return Job(spec.path, spec.dtype, threads, settings.temperature, settings.top_p, wanted, batches)
 
 
 def _faster(name: str, stock: Timing, ours: float, goal: float | None) -> Result:

@@ -35,7 +35,7 @@ def _describe_bench(parser: ArgumentParser) -> None:
     extent.add_argument("--quick", action="store_true", help="short continuations and a tenth of the pivots")
     extent.add_argument("--full", action="store_true", help="a campaign's throughput as well; takes many minutes")
     parser.add_argument("--model", default=DEFAULT_MODEL, help="a library name or a folder (default: the packaged one)")
-    parser.add_argument("--threads", type=whole(1), help="processor threads of every engine (default: all cores)")
+    parser.add_argument("--threads", type=whole(1), help="processor threads of every engine (default: half the cores)")
 
 
 def _bench(args: Namespace) -> Answer:

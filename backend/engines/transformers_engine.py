@@ -8,7 +8,6 @@ again bit for bit.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -43,6 +42,7 @@ from backend.engines.comparison import compare_tops
 from backend.engines.decoding import Bundle, Decoder, Row
 from backend.engines.precision import accumulate_in_float32, has_bfloat16_units, reproducible
 from backend.engines.ragged import ATTENTION, Layers, PrefillCache, StepCache, attention, cut, size_of
+from backend.engines.threads import default_threads
 from backend.errors import OutOfMemory, UserError
 from backend.records import Source, Trace
 
@@ -58,7 +58,7 @@ class TransformersOptions(BaseModel):
     device: str | None = None
     """`cpu` or `cuda`; by default cuda where there is one."""
     threads: int | None = Field(default=None, ge=1)
-    """Processor threads; by default half the cores, for a step is too short to wait for more."""
+    """Processor threads; by default `default_threads()`."""
     max_num_seqs: int | None = Field(default=None, ge=8)
     """Most rows in a step."""
     state_gib: float = Field(default=1.0, gt=0)
@@ -85,7 +85,7 @@ class TransformersEngine:
         reproducible()
         self._name, self._sha256, self._dtype = name, sha256, dtype
         self._device = torch.device(self._options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.set_num_threads(self._options.threads or max((os.cpu_count() or 2) // 2, 1))
+        torch.set_num_threads(self._options.threads or default_threads())
         self._codec = Codec(model)
         ALL_ATTENTION_FUNCTIONS.register(ATTENTION, attention)
         self._model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(

@@ -53,7 +53,7 @@ def test_a_missing_or_broken_dashboard_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_replay_is_measured_against_the_same_work(tmp_path: Path) -> None:
     model = str(make_checkpoint(tmp_path / "tiny"))
-    found = {result.name: result for result in measure_replay(model, None, 2, lambda _sentence: None)}
+    found = {result.name: result for result in measure_replay(model, 1, 2, lambda _sentence: None)}
     replay = found["replay of one token"]
     assert replay.note.startswith("30 continuations")
     assert found["replay against generate, one continuation a call"].note.startswith("30 calls")
