@@ -249,9 +249,9 @@ def critical(store: Store, comparison: Comparison, names: Sequence[str], against
         hide_index=True,
         column_config={
             **column_config(table),
-            "first": st.column_config.NumberColumn(f"Â {names[0]}", format="%+.2f", width="small"),
-            "second": st.column_config.NumberColumn(f"Â {names[against]}", format="%+.2f", width="small"),
-            "text": st.column_config.TextColumn("token in its text", width=430),
+            "first": st.column_config.NumberColumn(f"Â {names[0]}", format="%+.2f", width=190),
+            "second": st.column_config.NumberColumn(f"Â {names[against]}", format="%+.2f", width=190),
+            "text": st.column_config.TextColumn("token in its text", width=360),
         },
         on_select="rerun",
         selection_mode="single-row",

@@ -52,7 +52,7 @@ def _running(picked: Picked, position: int, number: int, key: str) -> None:
         left.caption(said)  # a pass has its bar in its card
     else:
         left.progress(job.fraction, text=said)
-    right.button("Cancel", key=f"{key}cancel-{number}", on_click=jobs().cancel, args=(number,))
+    right.button("Cancel", key=f"{key}cancel-{number}", on_click=jobs().cancel, args=(number,), width="stretch")
     texts = dict(picked.texts)
     for _, more in job.passes.values():
         texts.update(more)

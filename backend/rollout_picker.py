@@ -206,4 +206,4 @@ def _watch(jobs: Jobs, number: int) -> None:
         return
     left, right = st.columns([5, 1], vertical_alignment="center")
     left.progress(job.fraction or 0.0, text=f"{job.title}: {job.phase or job.state} · {job.seconds:.0f} s")
-    right.button("Cancel", key=f"cancel-{number}", on_click=jobs.cancel, args=(number,))
+    right.button("Cancel", key=f"cancel-{number}", on_click=jobs.cancel, args=(number,), width="stretch")

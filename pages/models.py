@@ -40,7 +40,7 @@ def engine() -> None:
         memory = "memory unknown" if held.memory is None else f"{size(held.memory)} of memory"
         left.caption(plain(" · ".join([memory, *(fact for fact in facts if fact)])))
         right.button(
-            "Unload", icon=":material/eject:", key="unload", on_click=unload, disabled=bool(at_work),
+            "Unload", icon=":material/eject:", key="unload", on_click=unload, disabled=bool(at_work), width="stretch",
             help="Ends the engine process and frees its memory. Loading another model does the same by itself.",
         )  # fmt: skip
         for job in at_work:
@@ -56,7 +56,7 @@ def watch(number: int) -> None:
         return
     left, right = st.columns([5, 1], vertical_alignment="center")
     left.progress(job.fraction or 0.0, text=f"{plain(job.phase or job.state)} · {job.seconds:.0f} s")
-    right.button("Cancel", key=f"cancel_{number}", on_click=owner.cancel, args=(number,))
+    right.button("Cancel", key=f"cancel_{number}", on_click=owner.cancel, args=(number,), width="stretch")
 
 
 def fetching(entry: Entry) -> None:
