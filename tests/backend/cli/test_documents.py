@@ -9,6 +9,7 @@ import pytest
 
 from backend.store import Store
 from tests.backend.cli.terminal import call, campaign_file, document, refusal
+from tests.conftest import ROOT
 
 CAMPAIGN_KEYS = (
     "campaign name model engine dtype k batch_invariant attention_backend passes problems rollouts pivots bundled state"
@@ -32,9 +33,20 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_campaigns(store: Path) -> None:
     listed = document("campaigns", "--store", store)
-    (row,) = [row for row in listed if not row["bundled"]]
+    (row,) = listed
     assert set(CAMPAIGN_KEYS.split()) <= row.keys()
     assert (row["name"], row["problems"], row["rollouts"], row["state"]) == ("small", 2, 4, "done")
+
+
+def test_a_new_store_lists_the_campaigns_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PIVOTSCOPE_BUNDLED")
+    store = tmp_path / "b.duckdb"
+    listed = document("campaigns", "--store", store)
+    assert len(listed) == len(list((ROOT / "data" / "demo").glob("*.parquet")))
+    assert all(row["bundled"] and row["problems"] and row["pivots"] for row in listed)
+    gone = listed[0]["campaign"]
+    assert document("remove", listed[0]["name"], "--store", store) == {"removed": gone}
+    assert document("campaigns", "--store", store) == listed[1:]
 
 
 def test_report(store: Path) -> None:
@@ -72,14 +84,14 @@ def test_export_import_remove(store: Path, tmp_path: Path) -> None:
     assert document("import", file, "--store", other) == [row]
     assert "the formats are" in refusal("export", "small", "--format", "xml", "--out", tmp_path, "--store", store)
     assert document("remove", "small", "--store", other) == {"removed": row["campaign"]}
-    assert all(one["bundled"] for one in document("campaigns", "--store", other))
+    assert document("campaigns", "--store", other) == []
 
 
 def test_a_removed_run_stays_removed(tmp_path: Path) -> None:
     store, config = tmp_path / "a.duckdb", campaign_file(tmp_path)
     document("run", config, "--store", store)
     document("remove", "small", "--store", store)
-    assert not [row for row in document("campaigns", "--store", store) if row["name"] == "small"]
+    assert document("campaigns", "--store", store) == []
     assert document("run", config, "--store", store)["done"] == 2
 
 

@@ -11,7 +11,7 @@ import pytest
 from backend import cli
 from backend.cli import judging
 from backend.cli.command import Answer, Command
-from tests.backend.cli.terminal import call, campaign_file, document, refusal
+from tests.backend.cli.terminal import call, campaign_file, document, process, refusal
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,26 @@ from tests.backend.cli.terminal import call, campaign_file, document, refusal
 )
 def test_wrong_words(words: list[str], said: str) -> None:
     assert said in refusal(*words)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["grade", "--text", "Answer: 3/4", "--gold", "0.75", "--json"], 0),
+        (["--help"], 0),
+        (["doctor", "--store", "{folder}/torn.duckdb"], 1),
+        (["campaigns", "--store", "{folder}/torn.duckdb"], 2),
+        (["rnu"], 2),
+    ],
+)
+def test_a_process_says_and_ends_as_the_function_behind_it(words: list[str], code: int, tmp_path: Path) -> None:
+    (tmp_path / "torn.duckdb").write_bytes(b"torn" * 1000)
+    given = [word.format(folder=tmp_path) for word in words]
+    ended, returned = process(*given), call(*given)
+    assert (ended.returncode, ended.stderr) == (returned.returncode, returned.stderr)
+    assert ended.returncode == code
+    # What the doctor says of memory and disk changes from one moment to the next.
+    assert ended.stdout == returned.stdout or (words[0] == "doctor" and ended.stdout)
 
 
 def test_wrong_values_on_a_store(tmp_path: Path) -> None:
