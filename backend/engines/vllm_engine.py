@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from backend.engines.base import (
     Control,
     EngineInfo,
     Point,
+    Quiet,
     Rebuilt,
     RolloutRequest,
     Sampling,
@@ -32,6 +33,7 @@ from backend.engines.base import (
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
+from backend.engines.vllm_parts import parts
 from backend.engines.vllm_start import find_device, processor_name, start
 from backend.errors import OutOfMemory, UserError, WorkFailed
 from backend.models import check_architecture, locate
@@ -129,11 +131,11 @@ class VllmEngine:
         """Tokens that the KV cache holds, in kept rollouts and running requests together.
 
         vLLM evicts the blocks that were used longest ago without a word; the cached tokens then fall short of the
-        expected ones. Exact passes keep a wave that fits into this. Re-fed requests write blocks of their own, finished
-        ones' included, in place of the oldest: let them come after all exact passes of a wave.
+        expected ones. Kept states and running requests have to fit into this; a resumed call then keeps the states in
+        the cache by itself. Re-fed requests write blocks of their own, finished ones' included, in place of the oldest:
+        let them come after all exact passes of a wave.
         """
-        companion = -(-(COMPANION_TOKENS + 1) // self._block) * self._block
-        return max(0, self._facts.capacity(self._llm) - MIN_ROWS * companion)
+        return max(0, self._facts.capacity(self._llm) - MIN_ROWS * self._in_blocks(COMPANION_TOKENS + 1))
 
     def rollouts(self, requests: Sequence[RolloutRequest], control: Control) -> list[Trace]:
         handles = [request.handle for request in requests]
@@ -178,8 +180,11 @@ class VllmEngine:
         wanted = [self._resumed(request) if source == "exact" else self._refed(request) for request in requests]
         before = self._facts.preemptions(self._llm)
         outcomes: list[Outcome | None] = []
-        for part in [[one] for one in wanted] if serial else [wanted]:
-            outcomes += self._run(part, control)
+        for part in self._parts(requests, wanted) if source == "exact" else [slice(len(wanted))]:
+            if source == "exact":
+                self._touch(request.handle for request in requests[part.start :])
+            for together in [[one] for one in wanted[part]] if serial else [wanted[part]]:
+                outcomes += self._run(together, control)
         after = self._facts.preemptions(self._llm)
         continuations: list[Continuation | None] = []
         for request, sent, outcome in zip(requests, wanted, outcomes, strict=True):
@@ -264,6 +269,29 @@ class VllmEngine:
             return self._steps.run(requests, control)
         except torch.OutOfMemoryError:
             raise OutOfMemory(f"the device has no memory for {len(requests)} requests at once") from None
+
+    def _parts(self, requests: Sequence[ContinuationRequest], wanted: Sequence[Request]) -> list[slice]:
+        """Stretches of resumed requests after which the kept states are still in the cache."""
+        room = self.capacity() - sum(self._in_blocks(kept.written) for kept in self._kept.values())
+        costs = []
+        for request, sent in zip(requests, wanted, strict=True):
+            longest = len(sent.prompt) + len(sent.forced) + sent.sampling.max_tokens
+            costs.append(self._in_blocks(longest) - self._expected(self._kept[request.handle], sent))
+        return list(parts(costs, room))
+
+    def _touch(self, handles: Iterable[str]) -> None:
+        """Use the full blocks of these states, so that vLLM counts them among the latest used."""
+        wanted = []
+        for handle in dict.fromkeys(handles):
+            kept = self._kept[handle]
+            full = kept.written // self._block * self._block
+            line = [*kept.prompt_ids, *kept.ids][: full + 1]
+            wanted.append(self._request(line, [], kept.salt, 0, _NEXT, 0, []))
+        self._run(wanted, Quiet())
+
+    def _in_blocks(self, tokens: int) -> int:
+        """Tokens rounded up to full blocks."""
+        return -(-tokens // self._block) * self._block
 
     def _resumed(self, request: ContinuationRequest) -> Request:
         """The request that finds the rollout's full blocks before the position and decodes the rest."""

@@ -77,3 +77,22 @@ def test_a_cache_that_is_too_small_shows_in_the_readings(start: Callable[..., Vl
     assert [c.ids for one in calm for c in one.continuations if c] == crowded[:4]
     late = [Point(trace.handle, len(trace.prompt_ids) + len(trace.ids) - 1) for trace in traces]
     assert any(found.cached != found.expected_cached for found in engine.verify(late, Quiet()))
+
+
+def test_a_pass_that_writes_more_than_the_cache_holds_loses_no_state(start: Callable[..., VllmEngine]) -> None:
+    """Kept states and the rows that run at once fit, what a pass writes does not."""
+    engine = start("llama", "float32", 128, kv_cache_memory_bytes=140 * 65_536, max_model_len=512, max_num_seqs=8)
+    traces = [trace for trace in sample(engine, 8) if len(trace.ids) > 40]
+    assert len(traces) > 3
+    requests = [
+        ContinuationRequest(trace.handle, len(trace.prompt_ids) + 36, trace.ids[36], seed, SAMPLING)
+        for trace in traces
+        for seed in range(16)
+    ]
+    first = engine.continuations(requests, "exact", Quiet())
+    backwards = engine.continuations(requests[::-1], "exact", Quiet())
+    assert backwards.continuations[::-1] == first.continuations
+    assert [c and c.cached for c in first.continuations] == [c and c.expected_cached for c in first.continuations]
+    assert (first.preemptions, backwards.preemptions) == (0, 0)
+    written = sum(len(c.ids) for c in first.continuations if c)
+    assert written > engine.capacity()

@@ -1,0 +1,22 @@
+"""Parts of a resumed pass: a cache that forgets what was used longest ago must not forget what is still to be resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+
+def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
+    """Consecutive stretches of requests whose `costs` sum to at most `room`, each of one request at least.
+
+    A cost is the number of tokens for which a request takes blocks of its own; `room` is what the cache holds beside
+    the kept states. vLLM gives a finished request's blocks away only after everything that was used before them, kept
+    states among it: not what runs at once has to fit, but all that is written between two uses of a state.
+    """
+    start, used = 0, 0
+    for index, cost in enumerate(costs):
+        if index > start and used + cost > room:
+            yield slice(start, index)
+            start, used = index, 0
+        used += cost
+    if costs:
+        yield slice(start, len(costs))
