@@ -23,9 +23,6 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
     store = jobs.store
     campaigns = {row["campaign"]: row for row in store.campaigns() if row["rollouts"]}
     asked = address.read("campaign")
-    if asked is not None and asked not in campaigns:
-        # It may be on its way in, so the address keeps it.
-        st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
     campaign = _choose(
         "campaign",
         "Campaign",
@@ -33,6 +30,8 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
         needed=asked is not None,
     )
     if campaign is None:
+        if asked is not None:  # it may be on its way in, so the address keeps it
+            st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
         return None
     problems = {row["problem"]: row for row in store.problems(campaign) if row["rollouts"]}
     problem = _choose("problem", "Problem", {name: _problem_title(row) for name, row in problems.items()})

@@ -229,3 +229,17 @@ def test_a_campaign_of_another_engine_is_replayed_on_the_readers_own(url: str, p
     expect(theirs).to_be_visible()
     expect(page.get_by_test_id("stMetricValue")).to_have_count(len(recorded))
     assert credits_shown(page) == recorded
+
+
+def test_a_link_to_a_campaign_that_is_not_there_says_so_and_keeps_its_address(
+    url: str, page: Page, campaign: str
+) -> None:
+    page.goto(f"{url}/?campaign=nowhere")
+    warning = page.get_by_text("Campaign nowhere of the address has no transcripts here.")
+    expect(warning).to_be_visible()
+    expect(page).to_have_url(re.compile("campaign=nowhere$"))
+    page.get_by_role("combobox", name="Campaign").click()
+    page.get_by_role("option", name="hostile").click()
+    expect(page.get_by_role("option", name=HOSTILE).first).to_be_visible()
+    expect(page).to_have_url(re.compile(f"campaign={campaign}"))
+    expect(warning).to_have_count(0)
