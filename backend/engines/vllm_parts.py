@@ -1,4 +1,4 @@
-"""Parts of a resumed pass: a cache that forgets what was used longest ago must not forget what is still to be resumed."""
+"""Parts of a resumed pass, so that vLLM's cache does not forget a state before its last use."""
 
 from __future__ import annotations
 

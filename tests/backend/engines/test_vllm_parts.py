@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,5 +16,5 @@ def test_parts_cover_everything_and_fit(costs: list[int], room: int) -> None:
     assert [index for part in found for index in range(len(costs))[part]] == list(range(len(costs)))
     for part in found:
         assert sum(costs[part]) <= room or part.stop - part.start == 1
-    for part, after in zip(found, found[1:], strict=False):
+    for part, after in pairwise(found):
         assert sum(costs[part]) + costs[after.start] > room  # no part ends early
