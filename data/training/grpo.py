@@ -29,7 +29,7 @@ COLUMNS = ("step", "seconds", "learning_rate", "reward", "mixed_groups", "tokens
 class GrpoSettings:
     """What reinforcement does. Time is in seconds."""
 
-    seconds: float = 240.0
+    seconds: float = 400.0
     steps: int = 400
     problems_per_step: int = 32
     group: int = 16

@@ -26,7 +26,7 @@ COLUMNS = ("step", "seconds", "learning_rate", "loss", "validation_accuracy")
 class SftSettings:
     """What supervised training does. Accuracy is a share, time is in seconds."""
 
-    seconds: float = 90.0
+    seconds: float = 330.0
     steps: int = 600
     rows: int = 128
     """Solutions a step."""
