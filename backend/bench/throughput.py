@@ -33,7 +33,7 @@ ROLLOUT = Sampling(0.7, 0.95, 192)
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print one JSON document."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=models.DEFAULT_MODEL)
+    parser.add_argument("--model", default=models.PACKAGED_MODEL)
     parser.add_argument("--problems", type=int, default=64)
     parser.add_argument("--sequences", type=int, nargs="+", default=[256])
     parser.add_argument("--bare", type=Path, help=argparse.SUPPRESS)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from backend.cli.command import Answer, Command
 from backend.cli.parsing import whole
-from backend.models import DEFAULT_MODEL
+from backend.models import PACKAGED_MODEL
 
 
 def _describe_doctor(_parser: ArgumentParser) -> None:
@@ -34,7 +34,7 @@ def _describe_bench(parser: ArgumentParser) -> None:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="short continuations and a tenth of the pivots")
     extent.add_argument("--full", action="store_true", help="a campaign's throughput as well; takes many minutes")
-    parser.add_argument("--model", default=DEFAULT_MODEL, help="a library name or a folder (default: the packaged one)")
+    parser.add_argument("--model", default=PACKAGED_MODEL, help="library name or folder (default: the packaged one)")
     parser.add_argument("--threads", type=whole(1), help="processor threads of every engine (default: half the cores)")
 
 

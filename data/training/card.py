@@ -69,7 +69,7 @@ A LoRA adapter of {self.bytes / 1e6:.1f} MB for `{self.base}`, trained from `{se
 | --- | --- | --- |
 {_table(self.before, self.after)}
 
-Measured on the first {self.after.problems} bundled problems, none of which shares a question with the training problems:
+Measured on the first {self.after.problems} bundled problems, none of which shares a question with the training ones:
 {self.after.samples} answers each at temperature {asked["temperature"]} and top-p {asked["top_p"]}, at most
 {asked["max_tokens"]} tokens; an answer cut off there is wrong. Intervals are 95 % bootstrap intervals over problems.
 A low-margin token is one whose raw logprobs of the two most probable tokens differ by less than 1 nat.

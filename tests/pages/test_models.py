@@ -69,7 +69,7 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 def test_an_empty_library_names_what_can_be_fetched(shelf: Path) -> None:
-    default = next(entry for entry in library.entries() if entry.model.name == models.DEFAULT_MODEL)
+    default = next(entry for entry in library.entries() if entry.model.name == models.PACKAGED_MODEL)
     assert not default.on_disk
     assert "SmolLM2-135M-Instruct (Apache-2.0)" in default.model.source
 
@@ -212,7 +212,7 @@ def test_another_model_frees_the_former_ones_process(tmp_path: Path, monkeypatch
 def test_the_page_offers_the_packaged_default(app: AppTest) -> None:
     shown(app)
     assert "No model is loaded." in said(app)
-    assert app.button(key=f"fetch_{models.DEFAULT_MODEL}").label == "Fetch"
+    assert app.button(key=f"fetch_{models.PACKAGED_MODEL}").label == "Fetch"
 
 
 def test_a_folder_is_added_on_the_page(app: AppTest, checkpoint: Path) -> None:
@@ -239,9 +239,9 @@ def test_a_fetch_that_fails_is_a_sentence_and_can_be_tried_again(app: AppTest, m
 
     monkeypatch.setattr(models, "fetch", refuse)  # the network is not the tests' to use
     shown(app)
-    app.button(key=f"fetch_{models.DEFAULT_MODEL}").click().run()
+    app.button(key=f"fetch_{models.PACKAGED_MODEL}").click().run()
     until(lambda: "check the network and try again." in said(app.run()))
-    assert app.button(key=f"fetch_{models.DEFAULT_MODEL}").label == "Fetch"
+    assert app.button(key=f"fetch_{models.PACKAGED_MODEL}").label == "Fetch"
 
 
 def test_a_damaged_model_is_shown_with_its_fault(app: AppTest, shelf: Path) -> None:
@@ -249,4 +249,4 @@ def test_a_damaged_model_is_shown_with_its_fault(app: AppTest, shelf: Path) -> N
     (shelf / "broken" / models.CARD).write_text("{")
     shown(app)
     assert "is damaged; remove the folder broken and fetch the model again." in said(app)
-    assert app.button(key=f"fetch_{models.DEFAULT_MODEL}").label == "Fetch"
+    assert app.button(key=f"fetch_{models.PACKAGED_MODEL}").label == "Fetch"
