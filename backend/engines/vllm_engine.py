@@ -127,7 +127,7 @@ class VllmEngine:
             matmul=self._matmul,
         )
 
-    def capacity(self) -> int | None:
+    def capacity(self) -> int:
         """Tokens that the KV cache holds, in kept rollouts and running requests together.
 
         vLLM evicts the blocks that were used longest ago without a word; the cached tokens then fall short of the
