@@ -106,10 +106,6 @@ def arguments(
         block = options.get("block_size", CPU_BLOCK)
         if block % CPU_BLOCK:
             raise UserError(f"engine_options: `block_size` is {block}, but must be a multiple of {CPU_BLOCK} on a CPU")
-    else:
-        # FlashAttention cuts a long sequence's keys into as many stretches as leave no multiprocessor idle, and sums
-        # them in that order: the last rows of a wave would round unlike the many.
-        defaults = {"attention_config": {"flash_attn_max_num_splits_for_cuda_graph": 1}}
     return {
         **defaults,
         **options,
