@@ -10,20 +10,26 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
+from threadpoolctl import threadpool_limits
 
 from backend.credit import ClusteredRatio, Ints
 
 Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 Interval = tuple[float, float]
 
 EXACT_CLUSTERS = 20
 """Up to this many clusters with a difference, the sign-flip test goes through all 2^G patterns."""
 _ROWS = 256
 """Draws made at a time: bounds the memory without changing the draws."""
+_KEPT_COUNTS = 10_000_000
+"""Clusters times draws up to which resamples are kept, at two bytes each: a report's questions, and the next report of
+as many problems, share them."""
 
 
 @dataclass(frozen=True)
@@ -233,23 +239,37 @@ def _sorted_rows(rows: Ints) -> Ints:
 
 
 def _resampled_values(statistics: list[Statistic], rows: list[Ints], settings: Bootstrap) -> list[Floats]:
-    # Totals are integers far below 2^53, hence exact in float64 whatever order the matrix product adds them in.
-    side_by_side = np.concatenate(rows, axis=1).astype(np.float64)
+    side_by_side = np.concatenate(rows, axis=1)
+    # Totals are integers, hence exact whatever order the matrix product adds them in, if no partial sum outgrows the
+    # type: below 2^24 in float32, which is twice as fast, far below 2^53 in float64.
+    groups, largest = len(side_by_side), int(np.abs(side_by_side).max())
+    parts = np.asfortranarray(side_by_side, dtype=np.float32 if groups * largest < 2**24 else np.float64)
+    # One thread: over products as small as these, several wait for each other longer than they compute.
+    with threadpool_limits(1, "blas"):
+        totals = np.concatenate([weights.astype(parts.dtype) @ parts for weights in _resamples(groups, settings)])
     ends = np.cumsum([block.shape[1] for block in rows])[:-1]
-    chunks = [
-        [statistic.value(totals) for statistic, totals in zip(statistics, blocks, strict=True)]
-        for weights in _resamples(len(side_by_side), settings)
-        for blocks in [np.split(weights @ side_by_side, ends, axis=1)]
-    ]
-    return [np.concatenate(values) for values in zip(*chunks, strict=True)]
+    blocks = np.split(totals.astype(np.float64), ends, axis=1)
+    return [statistic.value(block) for statistic, block in zip(statistics, blocks, strict=True)]
 
 
-def _resamples(groups: int, settings: Bootstrap) -> Iterator[Floats]:
-    """How often each resample takes each cluster, float64[b, G] at a time."""
+def _resamples(groups: int, settings: Bootstrap) -> Sequence[Counts] | Iterator[Counts]:
+    """How often each resample takes each cluster, [b, G] at a time; kept where they are small."""
+    small = groups * settings.draws <= _KEPT_COUNTS
+    return _kept_resamples(groups, settings) if small else _drawn_resamples(groups, settings)
+
+
+@lru_cache(maxsize=4)
+def _kept_resamples(groups: int, settings: Bootstrap) -> Sequence[Counts]:
+    return tuple(_drawn_resamples(groups, settings))
+
+
+def _drawn_resamples(groups: int, settings: Bootstrap) -> Iterator[Counts]:
     rng = np.random.default_rng(settings.seed)
     for rows in _batches(settings.draws):
         picks = rng.integers(groups, size=(rows, groups)) + np.arange(rows)[:, None] * groups
-        yield np.bincount(picks.ravel(), minlength=rows * groups).reshape(rows, groups).astype(np.float64)
+        counts = np.bincount(picks.ravel(), minlength=rows * groups).reshape(rows, groups)
+        # A cluster is taken as often as there are clusters at most, and then 16 bits hold it.
+        yield counts.astype(np.int16) if groups < 2**15 else counts.astype(np.int32)
 
 
 def _batches(draws: int) -> Iterator[int]:

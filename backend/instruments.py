@@ -5,13 +5,14 @@ Only the campaign's own run over its planned pivots counts; tokens that somebody
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import duckdb
 
 from backend.checks import Reading
-from backend.queries import first
+from backend.queries import first, rows
 
 Connection = duckdb.DuckDBPyConnection
 
@@ -20,8 +21,22 @@ _PLAN = """
     FROM campaign c WHERE campaign = ?
 """
 
-# Counts are cut to 0 and 1, which is all that a check asks of them, so that few groups are left. Both sides of the join
-# carry 64 bits of a seed's SHA-256, which decide equality as well.
+# Counts are cut to 0 and 1, which is all that a check asks of them, so that few groups are left. Few pivots are clicked
+# ones, so that it is those that are looked up. `seeds` is a fingerprint of which pivot had which seeds.
+_COUNTED = """
+    SELECT pass, numerator IS NOT NULL AS complete, (cache_misses > 0)::INTEGER AS cache_misses,
+        (warm_requests > 0)::INTEGER AS warm_requests, (preemptions > 0)::INTEGER AS preemptions,
+        logprobs_equal, max(logprobs_max_difference) AS logprobs_max_difference, engine, count(*) AS rows,
+        count(seeds_sha256) AS seeded,
+        bit_xor(hash(pivot_id, seeds_sha256)) FILTER (seeds_sha256 IS NOT NULL) AS seeds
+    FROM measurement
+    ANTI JOIN (SELECT id AS pivot_id FROM "pivot" WHERE campaign = $campaign AND NOT planned) USING (pivot_id)
+    WHERE campaign = $campaign AND run = 'campaign'
+    GROUP BY ALL ORDER BY ALL
+"""
+
+# What needs a pass beside exact, pivot by pivot. Both sides of the join carry 64 bits of a seed's SHA-256, which decide
+# equality as well.
 _READINGS = """
     WITH own AS (
         SELECT pivot_id, pass, numerator, cache_misses, warm_requests, preemptions, logprobs_equal,
@@ -90,12 +105,41 @@ def readings(cursor: Connection, campaign: str) -> list[Reading]:
     # Which channel differs is asked in batch-invariant mode alone, and comparing every continuation is not free.
     if batch_invariant:
         query = _READINGS.format(outputs=_OUTPUTS, channel=_CHANNEL, differences=_DIFFERENCES)
+        read = _read(cursor, query, campaign, batch_invariant)
     else:
+        counted = _with_seeds(rows(cursor, _COUNTED, {"campaign": campaign}))
         query = _READINGS.format(outputs="", channel="NULL", differences="")
-    found = cursor.execute(query, {"campaign": campaign}).fetchall()
-    read = [_reading(dict(zip(_COLUMNS, row, strict=True)), batch_invariant) for row in found]
+        if counted is None:
+            read = _read(cursor, query, campaign, batch_invariant)
+        else:
+            read = [_reading(row, batch_invariant) for row in counted]
     lacking = {name: pivots - sum(one.rows for one in read if one.pass_ == name) for name in planned}
-    return read + [_unread(name, batch_invariant, rows) for name, rows in lacking.items() if rows]
+    return read + [_unread(name, batch_invariant, missing) for name, missing in lacking.items() if missing]
+
+
+def _read(cursor: Connection, query: str, campaign: str, batch_invariant: bool | None) -> list[Reading]:
+    found = cursor.execute(query, {"campaign": campaign}).fetchall()
+    return [_reading(dict(zip(_COLUMNS, row, strict=True)), batch_invariant) for row in found]
+
+
+def _with_seeds(counted: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
+    """The rows with `same_seeds` where fingerprints decide it for whole passes; None where pivots must be compared."""
+    seeded: dict[str, int] = defaultdict(int)
+    seeds: dict[str, int] = defaultdict(int)
+    for row in counted:
+        seeded[row["pass"]] += row["seeded"]
+        seeds[row["pass"]] ^= row["seeds"] or 0
+    read = []
+    for row in counted:
+        name, own = row.pop("pass"), row.pop("seeded")
+        del row["seeds"]
+        same = None
+        if name != "exact" and own and seeded["exact"]:
+            if own != row["rows"] or (seeded[name], seeds[name]) != (seeded["exact"], seeds["exact"]):
+                return None
+            same = True
+        read.append({**row, "pass_": name, "same_seeds": same, "channel": None})
+    return read
 
 
 def _reading(row: dict[str, Any], batch_invariant: bool | None) -> Reading:

@@ -13,11 +13,14 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+import pyarrow as pa
 
 from backend.queries import first
 from backend.records import PASSES
 
 Connection = duckdb.DuckDBPyConnection
+Column = tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]
+"""Values, and where there is none."""
 
 
 class _Pivots:
@@ -42,22 +45,35 @@ class _Pivots:
         values = self.table[name]
         return np.asarray(values.to_numpy())
 
-    def align(self, pass_: str, columns: str) -> list[np.ma.MaskedArray[Any, Any]]:
-        """The pass's columns in the pivots' order, masked where there is no value."""
+    def align(self, pass_: str, columns: str) -> list[Column]:
+        """The pass's columns in the pivots' order."""
         query = f"""
             SELECT pivot_id, {columns} FROM measurement WHERE campaign = ? AND run = 'campaign' AND pass = ?
         """  # noqa: S608 (our own column names)
-        found = self.cursor.execute(query, [self.campaign, pass_]).fetchnumpy()
-        at = np.asarray(found.pop("pivot_id"), dtype=np.int64) - self.first
+        found = self.cursor.sql(query, params=[self.campaign, pass_]).to_arrow_table()
+        at = found["pivot_id"].to_numpy() - self.first
         inside = (at >= 0) & (at < len(self.row))
         target = np.where(inside, self.row[np.where(inside, at, 0)], -1) if len(self.row) else np.full(len(at), -1)
-        planned = target >= 0
+        in_order = len(target) == len(self) and np.array_equal(target, np.arange(len(self)))
         aligned = []
-        for values in found.values():
-            column = np.ma.masked_all(len(self), dtype=values.dtype)
-            column[target[planned]] = values[planned]
-            aligned.append(column)
+        for name in found.column_names[1:]:
+            values, missing = _column(found[name])
+            if not in_order:
+                planned = target >= 0
+                scattered, lacking = np.zeros(len(self), dtype=values.dtype), np.ones(len(self), dtype=np.bool_)
+                scattered[target[planned]], lacking[target[planned]] = values[planned], missing[planned]
+                values, missing = scattered, lacking
+            aligned.append((values, missing))
         return aligned
+
+
+def _column(column: pa.ChunkedArray) -> Column:
+    whole = column.combine_chunks()
+    if not whole.null_count:
+        return whole.to_numpy(zero_copy_only=False), np.zeros(len(whole), dtype=np.bool_)
+    zero = pa.scalar(False) if pa.types.is_boolean(whole.type) else pa.scalar(0, whole.type)
+    missing = whole.is_null().to_numpy(zero_copy_only=False)
+    return whole.fill_null(zero).to_numpy(zero_copy_only=False), missing
 
 
 def credits(cursor: Connection, campaigns: Sequence[str]) -> pd.DataFrame:
@@ -74,34 +90,32 @@ def _credits_of(cursor: Connection, campaign: str) -> pd.DataFrame:
     (planned,) = first(cursor, "SELECT passes FROM campaign WHERE campaign = ?", [campaign]) or ([],)
     pivots = _Pivots(cursor, campaign)
     problem = pivots.table["problem"].combine_chunks().dictionary_encode()
+    margin = pivots.column("margin").astype(np.float64)
     columns: dict[str, Any] = {
         "campaign": pd.Categorical.from_codes(np.zeros(len(pivots), dtype=np.int8), [campaign]),
         "problem": pd.Categorical.from_codes(problem.indices.to_numpy(), problem.dictionary.to_pylist()),
         "rollout": pivots.column("rollout"),
         "position": pivots.column("position"),
-        "margin": _float(np.ma.masked_invalid(pivots.column("margin").astype(np.float64))),
+        "margin": _float(margin, ~np.isfinite(margin)),
     }
-    k = np.ma.masked_all(len(pivots), dtype=np.int32)
+    k, unknown = np.zeros(len(pivots), dtype=np.int32), np.ones(len(pivots), dtype=np.bool_)
     complete = np.full(len(pivots), bool(planned))
     by_pass: dict[str, Any] = {}
     for name in (name for name in PASSES if name in planned):
         asked, numerator, diverged, delta = pivots.align(name, "k, numerator, probe_diverged, probe_delta")
-        complete &= ~np.ma.getmaskarray(numerator) & (np.ma.getmaskarray(k) | (k.data == asked.data))
-        k = np.ma.where(np.ma.getmaskarray(k), asked, k)
-        by_pass[name] = _integer(numerator)
+        complete &= ~numerator[1] & (unknown | (k == asked[0]))
+        k = np.where(unknown, asked[0], k)
+        unknown &= asked[1]
+        by_pass[name] = _integer(*numerator)
         if name != "exact":
-            by_pass[f"probe_diverged_{name}"] = pd.arrays.BooleanArray(
-                np.asarray(diverged.data, dtype=bool), np.ma.getmaskarray(diverged).copy()
-            )
-            by_pass[f"probe_delta_{name}"] = _float(delta)
-    return pd.DataFrame({**columns, "k": _integer(k), "complete": complete, **by_pass}, copy=False)
+            by_pass[f"probe_diverged_{name}"] = pd.arrays.BooleanArray(*diverged)
+            by_pass[f"probe_delta_{name}"] = _float(*delta)
+    return pd.DataFrame({**columns, "k": _integer(k, unknown), "complete": complete, **by_pass}, copy=False)
 
 
-def _integer(values: np.ma.MaskedArray[Any, Any]) -> pd.arrays.IntegerArray:
-    mask = np.ma.getmaskarray(values).copy()
-    return pd.arrays.IntegerArray(np.where(mask, 0, values.data).astype(np.int32), mask)
+def _integer(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> pd.arrays.IntegerArray:
+    return pd.arrays.IntegerArray(values.astype(np.int32, copy=False), missing)
 
 
-def _float(values: np.ma.MaskedArray[Any, Any]) -> pd.arrays.FloatingArray:
-    mask = np.ma.getmaskarray(values).copy()
-    return pd.arrays.FloatingArray(np.where(mask, 0.0, values.data).astype(np.float64), mask)
+def _float(values: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> pd.arrays.FloatingArray:
+    return pd.arrays.FloatingArray(np.where(missing, 0.0, values).astype(np.float64, copy=False), missing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,11 @@ def first(cursor: Connection, query: str, parameters: Sequence[object] = ()) -> 
     return found[0] if found else None
 
 
-def rows(cursor: Connection, query: str, parameters: Sequence[object] = ()) -> list[dict[str, Any]]:
+def rows(
+    cursor: Connection, query: str, parameters: Sequence[object] | Mapping[str, object] = ()
+) -> list[dict[str, Any]]:
     """A query's rows as dicts."""
-    cursor.execute(query, list(parameters))
+    cursor.execute(query, parameters if isinstance(parameters, dict) else list(parameters))
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -268,6 +270,11 @@ def token_bytes(cursor: Connection, campaign: str, ids: Iterable[int]) -> dict[i
     wanted = sorted(set(ids))
     query = "SELECT id, bytes FROM token WHERE campaign = ? AND id IN (SELECT unnest(?::INTEGER[]))"
     return dict(cursor.execute(query, [campaign, wanted]).fetchall())
+
+
+def engine_facts(cursor: Connection, digests: Sequence[str]) -> dict[str, dict[str, Any]]:
+    query = "SELECT digest, info FROM engine WHERE list_contains(?, digest) ORDER BY digest"
+    return {digest: json.loads(info) for digest, info in cursor.execute(query, [list(digests)]).fetchall()}
 
 
 def engines(cursor: Connection, campaign: str) -> dict[str, dict[str, Any]]:

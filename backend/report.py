@@ -104,7 +104,7 @@ def _report(
         **_facts(store, rows, {reading.engine for reading in readings}),
         "pivots": len(frame),
         "incomplete": int((~frame["complete"]).sum()),
-        "problems": len(np.unique(codes)),
+        "problems": int(np.count_nonzero(np.bincount(codes))),
         "eligible": int(np.count_nonzero(credits.eligible)),
         "clusters": credits.clusters,
         **{name: _flips(credits, name, intervals) for name in dict.fromkeys(["refeed", "replica", *passes])},
@@ -136,9 +136,7 @@ def _facts(store: Store, rows: Sequence[Mapping[str, Any]], used: set[str | None
         "origins": [row["origin"] for row in rows],
         "states": [row["state"] for row in rows],
         "settings": [row["settings"] for row in rows],
-        "engines": {
-            digest: info for row in rows for digest, info in store.engines(row["campaign"]).items() if digest in used
-        },
+        "engines": store.engine_facts(digest for digest in used if digest is not None),
     }
 
 

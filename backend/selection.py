@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 
 import numpy as np
 
@@ -89,9 +90,16 @@ def selections(
         raise ValueError("a threshold on |Â| must lie between 0 and 1")
     # The least |value| that reaches a threshold. Thresholds that share it share their sets, and so their intervals.
     levels = {threshold: math.ceil(threshold * credits.k) for threshold in every}
-    pairs = {pair: _Pair.of(credits, *names) for pair, names in PAIRS.items() if credits.passes.keys() >= set(names)}
+    measured = {pair: names for pair, names in PAIRS.items() if credits.passes.keys() >= set(names)}
+    sizes = {name: abs(credits.passes[name]) for name in {"exact", *chain.from_iterable(measured.values())}}
+    counts = {name: _reaching(credits, values) for name, values in sizes.items()}
+    pairs = {
+        # Both reach a level where the smaller does.
+        pair: _Pair(counts[first], counts[second], _reaching(credits, np.minimum(sizes[first], sizes[second])))
+        for pair, (first, second) in measured.items()
+    }
     intervals = _intervals(pairs, sorted(set(levels.values())), settings)
-    exact = _reaching(credits, abs(credits.passes["exact"])).sum(axis=0)
+    exact = counts["exact"].sum(axis=0)
 
     def overlap(pair: str, level: int) -> Overlap | None:
         return pairs[pair].overlap(level, len(credits), intervals[pair, level]) if pair in pairs else None
@@ -116,13 +124,10 @@ class _Pair:
     first: Ints
     second: Ints
     both: Ints
-    either: Ints
 
-    @classmethod
-    def of(cls, credits: Credits, first: str, second: str) -> _Pair:
-        a, b = abs(credits.passes[first]), abs(credits.passes[second])
-        # Both reach a level where the smaller does, either where the larger does.
-        return cls(*(_reaching(credits, sizes) for sizes in (a, b, np.minimum(a, b), np.maximum(a, b))))
+    @property
+    def either(self) -> Ints:
+        return self.first + self.second - self.both
 
     def overlap(self, level: int, pivots: int, ci95: Interval | None) -> Overlap:
         a, b, both, either = (

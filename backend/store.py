@@ -380,6 +380,11 @@ class Store:
         with self._reading() as cursor:
             return queries.engines(cursor, campaign)
 
+    def engine_facts(self, digests: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """The engine facts of those digests that the store knows."""
+        with self._reading() as cursor:
+            return queries.engine_facts(cursor, list(digests))
+
     # The file itself
 
     def setting(self, key: str) -> str | None:
