@@ -53,7 +53,7 @@ def run_campaign(
     on_progress: OnProgress | None = None,
     wave: int | None = None,
 ) -> Outcome:
-    """Run a campaign, or what is missing of it.
+    """Run a campaign, or what is missing of it: problems that failed are tried again while too few are kept.
 
     `problems` are those the screen may look at, in the set's order. `wave` is how many are worked on at once; None lets
     the engine's cache decide. Raises `RunHeldError` while another process runs it, `UserError` for other settings
@@ -116,13 +116,19 @@ class _Campaign:
         self._held = wave or cache_size(engine, settings, self._longest_prompt())
 
     def run(self) -> None:
-        self._states = self._folder.finished(self._problems)
+        stored = self._folder.finished(self._problems)
+        # What failed is tried again, in its place, unless others have taken it.
+        full = list(stored.values()).count("done") >= self._settings.problems.count
+        failed = {} if full else {name: state for name, state in stored.items() if state == "failed"}
+        self._states = {name: state for name, state in stored.items() if name not in failed}
         self._tracker.count(list(self._states.values()))
         with ThreadPoolExecutor(1, thread_name_prefix="shards") as self._writer:
             while wave := self._next_wave():
                 self._run_wave(wave)
                 self._collect(wait=False)
             self._collect(wait=True)
+        self._states = failed | self._states
+        self._tracker.count(list(self._states.values()))
 
     def _next_wave(self) -> list[Problem]:
         """The next problems without a shard, none behind the last that can be needed."""

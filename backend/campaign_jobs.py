@@ -93,7 +93,7 @@ def _run(jobs: Jobs, settings: CampaignSettings, folder: RunFolder, handle: Hand
         handle.tick(0)
         handle.phase(what, share)
 
-    if _complete(folder):
+    if folder.complete():
         return "Everything of this campaign was done already."
     looking("looking up the problems and the model")
     problems, spec = problems_of(settings), spec_of(settings, looking)
@@ -119,14 +119,6 @@ def _settle(jobs: Jobs, campaign: str, folder: RunFolder) -> None:
             collect_run(jobs.store, folder)
         elif any(row["campaign"] == campaign for row in jobs.store.campaigns()):
             jobs.store.remove_campaign(campaign)
-
-
-def _complete(folder: RunFolder) -> bool:
-    """Whether the run is done and all its shards are there, so that no model need be loaded."""
-    progress = folder.progress()
-    if progress is None or folder.state() != "done":
-        return False
-    return len(folder.finished()) == progress.done + progress.screened_out + progress.failed
 
 
 def _show(handle: Handle, progress: Progress) -> None:

@@ -27,10 +27,10 @@ def collect_run(store: Store, folder: RunFolder) -> int:
     state = folder.state() or "interrupted"
     store.ensure_campaign(Campaign.of(settings, state=state))
     waiting = folder.waiting()
-    report = store.ingest_shards(settings.campaign, waiting)
-    for shard in waiting:
+    report = store.ingest_shards(settings.campaign, list(waiting))
+    for shard, written in waiting.items():
         if shard not in report.refused:
-            folder.mark_ingested(shard)
+            folder.mark_ingested(shard, written)
     for shard, reason in report.refused.items():
         folder.set_aside(shard, reason)
     store.set_state(settings.campaign, state)

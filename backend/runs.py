@@ -2,8 +2,8 @@
 
 ```
 settings.json     what the campaign is; never changes
-shards/           one immutable Parquet file a finished problem
-ingested/         an empty file a shard that the store's owner has taken in
+shards/           one Parquet file a finished problem, immutable, but that of a failed one is replaced by a later run
+ingested/         an empty file a shard that the store's owner has taken in, of the shard's own time
 quarantine/       shards that are torn or foreign, each with a .txt that says why
 progress.json     replaced as the run goes on
 log.jsonl         settings, warnings, timings, throughput and memory, a line each
@@ -250,15 +250,32 @@ class RunFolder:
         notes = sorted((self.path / "quarantine").glob("*.txt"))
         return [Quarantined(f"{note.stem}.parquet", note.read_text(encoding="utf-8").strip()) for note in notes]
 
-    def waiting(self) -> list[Path]:
-        """Shards without the mark that the store has them. The store's ledger decides; the mark spares a look at it."""
-        return [path for path in shard_files(self.shards) if not (self.path / "ingested" / path.name).exists()]
+    def complete(self) -> bool:
+        """Whether the run is done, all its shards are there and none of them asks to be tried again."""
+        progress = self.progress()
+        if progress is None or self.state() != "done" or (progress.failed and progress.done < progress.total):
+            return False
+        return len(self.finished()) == progress.done + progress.screened_out + progress.failed
 
-    def mark_ingested(self, shard: Path) -> None:
-        """Note that the store has taken a shard in."""
+    def waiting(self) -> dict[Path, int]:
+        """Shards without the mark that the store has them, with the time each was written, in nanoseconds.
+
+        The store's ledger decides; the mark spares a look at it.
+        """
+        found = {}
+        for path in shard_files(self.shards):
+            written = _written(path)
+            if written is not None and written != _written(self.path / "ingested" / path.name):
+                found[path] = written
+        return found
+
+    def mark_ingested(self, shard: Path, written: int) -> None:
+        """Note that the store has taken in the shard of that time; one that has replaced it since keeps waiting."""
         with _writing(self.path):
             (self.path / "ingested").mkdir(exist_ok=True)
-            (self.path / "ingested" / shard.name).touch()
+            mark = self.path / "ingested" / shard.name
+            mark.touch()
+            os.utime(mark, ns=(written, written))
 
     def _lock(self, descriptor: int, name: str) -> None:
         patience = time.monotonic() + LOCK_PATIENCE
@@ -319,6 +336,14 @@ def _identify(shard: Path, problems: Collection[str] | None) -> tuple[str, Probl
     if problems is not None and problem not in problems:
         raise UserError(f"{shard.name}: holds problem {problem!r}, which is not one of this campaign's")
     return problem, row["state"]
+
+
+def _written(path: Path) -> int | None:
+    """When a file was last written, in nanoseconds; None for one that is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def _pid(descriptor: int) -> int | None:

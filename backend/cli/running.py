@@ -57,7 +57,7 @@ def _compute(settings: CampaignSettings, beside: Path, folder: RunFolder) -> Pro
     runner = folder.runner()
     if runner is not None:
         raise RunHeldError(settings.name, runner)
-    if _complete(folder):
+    if folder.complete():
         return _progress(folder)
     with Bar() as bar:
         spec = spec_of(settings, bar.fetching)
@@ -73,14 +73,6 @@ def _compute(settings: CampaignSettings, beside: Path, folder: RunFolder) -> Pro
             finally:
                 engine.close()
     return _progress(folder)
-
-
-def _complete(folder: RunFolder) -> bool:
-    """Whether the campaign is done and all its shards are there, so that no model need be loaded."""
-    progress = folder.progress()
-    if progress is None or progress.state != "done":
-        return False
-    return len(folder.finished()) == progress.done + progress.screened_out + progress.failed
 
 
 def _refuse_unusable(store: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -198,6 +199,48 @@ def test_a_problem_that_fails_is_recorded_and_the_campaign_goes_on(folder: RunFo
     assert failed.error == f"RuntimeError: the prompt contains {question!r}"
     warnings = [entry["message"] for entry in folder.log_entries() if entry["kind"] == "warning"]
     assert f"Problem sum-001 failed: {failed.error}" in warnings
+
+
+@pytest.mark.parametrize("wave", [1, 3])
+def test_a_problem_that_failed_is_tried_again_in_its_place(whole: RunFolder, tmp_path: Path, wave: int) -> None:
+    folder = RunFolder(tmp_path / "again")
+    assert run(folder, engine=Counting({"fail_on": PROBLEMS[1].question}), wave=wave).failed == 1
+    assert not folder.complete()
+    kept = {path.name: path.stat().st_mtime_ns for path in shard_files(folder.shards)}
+    # It fails once more, and nothing else is computed.
+    engine = Counting({"fail_on": PROBLEMS[1].question})
+    outcome = run(folder, engine=engine, wave=wave)
+    assert (outcome.done, outcome.failed) == (2, 1)
+    assert {handle.split("/")[1] for handle in engine.sampled} == {"sum-001"}
+    engine = Counting()
+    outcome = run(folder, engine=engine, wave=wave)
+    assert (outcome.done, outcome.failed) == (3, 0)
+    assert {handle.split("/")[1] for handle in engine.sampled} == {"sum-001"}
+    assert folder.complete()
+    now = {path.name: path.stat().st_mtime_ns for path in shard_files(folder.shards)}
+    assert [name for name in kept if kept[name] != now[name]] == [shard_name("sum-001")]
+    assert_same(whole, folder)
+
+
+def test_a_stopped_second_try_leaves_the_problem_failed(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "stopped")
+    run(folder, engine=Counting({"fail_on": PROBLEMS[1].question}))
+    with pytest.raises(Cancelled):
+        run(folder, control=StopAfter(3))
+    assert [record.state for record in records(folder).values()] == ["done", "failed", "done"]
+    assert run(folder).done == 3
+
+
+def test_a_failed_problem_whose_place_is_taken_is_left(folder: RunFolder) -> None:
+    run(folder, SCREENED)
+    first = next(name for name, record in records(folder).items() if record.state == "done")
+    (question,) = (problem.question for problem in PROBLEMS if problem.problem == first)
+    shutil.rmtree(folder.path)
+    assert run(folder, SCREENED, engine=Counting({"fail_on": question})).failed == 1
+    assert folder.complete()
+    engine = Counting()
+    outcome = run(folder, SCREENED, engine=engine)
+    assert (outcome.done, outcome.failed, engine.sampled) == (3, 1, [])
 
 
 def test_a_lost_worker_stops_the_campaign_and_it_can_go_on(whole: RunFolder, tmp_path: Path) -> None:

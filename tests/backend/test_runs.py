@@ -54,7 +54,7 @@ def test_a_run_lies_beside_the_store(folder: RunFolder, tmp_path: Path) -> None:
 def test_an_unknown_run_has_nothing(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "nothing")
     assert (folder.settings(), folder.progress(), folder.state(), folder.runner()) == (None,) * 4
-    assert (folder.log_entries(), folder.quarantined(), folder.waiting()) == ([], [], [])
+    assert (folder.log_entries(), folder.quarantined(), folder.waiting()) == ([], [], {})
 
 
 def test_the_holder_claims_again(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,10 +194,19 @@ def test_setting_aside_the_same_name_twice_keeps_both(folder: RunFolder) -> None
 
 def test_ingested_shards_are_marked(folder: RunFolder) -> None:
     path = folder.write(RECORD)
-    assert folder.waiting() == [path]
-    folder.mark_ingested(path)
-    assert folder.waiting() == []
+    (written,) = folder.waiting().values()
+    assert folder.waiting() == {path: path.stat().st_mtime_ns}
+    folder.mark_ingested(path, written)
+    assert folder.waiting() == {}
     assert folder.finished() == {"sum-001": "failed"}
+
+
+def test_a_shard_that_was_replaced_waits_again(folder: RunFolder) -> None:
+    read = folder.write(RECORD)
+    (written,) = folder.waiting().values()
+    os.utime(read, ns=(written + 1, written + 1))  # replaced between being read and being marked
+    folder.mark_ingested(read, written)
+    assert list(folder.waiting()) == [read]
 
 
 def test_a_full_disk_is_a_sentence(folder: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,6 +141,20 @@ def test_all_problems_failed_is_a_failure(store: Path, tmp_path: Path) -> None:
     assert "all problems of campaign small failed" in done.stderr.splitlines()[-1]
 
 
+def test_what_failed_is_tried_again(store: Path, tmp_path: Path) -> None:
+    text = json.loads((campaign_file(tmp_path).parent / "sums.jsonl").read_text(encoding="utf-8").splitlines()[1])
+    failing = f'engine_options = {{ fail_on = "{text["question"]}" }}'
+    config = campaign_file(tmp_path, failing)
+    folder = folder_of(config, store)
+    for _ in range(2):
+        found = document("run", config, "--store", store)
+        assert (found["done"], found["failed"], found["state"]) == (1, 1, "done")
+    starts = [entry for entry in folder.log_entries() if entry["kind"] == "start"]
+    assert len(starts) == 2, "it was tried twice"
+    (row,) = document("campaigns", "--store", store)
+    assert (row["problems"], row["failed"]) == (1, 1)
+
+
 def _shards(folder: RunFolder) -> dict[str, int]:
     """The finished shards by name, with the time each was written, in nanoseconds."""
     return {path.name: path.stat().st_mtime_ns for path in folder.shards.glob("*.parquet") if path.name[0] != "."}
