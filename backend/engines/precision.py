@@ -58,9 +58,9 @@ class _Packed(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed)
         if self.scale != 1.0:
-            out = out * self.scale
+            out *= self.scale
         if self.bias32 is not None:
-            out = out + self.bias32
+            out += self.bias32
         return out.to(x.dtype)
 
 
