@@ -1,19 +1,14 @@
 """The engine for campaigns: vLLM, resumed from the KV blocks that a rollout itself wrote while decoding.
 
-vLLM keeps full blocks only. A prefix of any length is resumed exactly by prompting with the rollout's ids up to the
-first token after the last full block and *forcing* the rest, the arm's token included, through decode steps like those
-that wrote them. Each rollout has a salt of its own, so that no sibling's blocks are ever used, and each re-fed request
-one of its own, so that nothing is found for it.
-
-Kernels for a few rows round unlike those for many, so that no step has fewer than `vllm_options.MIN_ROWS`.
+Each rollout has a salt of its own, so that no sibling's blocks are ever used, and each re-fed request one of its own,
+so that nothing is found for it. Rollouts and resumed requests are never decoded in a step that prefills others: such
+steps have other kernels. Neither are they in a step of fewer rows than `vllm_options.MIN_ROWS`, for the same reason.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +28,9 @@ from backend.engines.base import (
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
-from backend.engines.vllm_parts import parts
+from backend.engines.vllm_parts import apart
 from backend.engines.vllm_start import find_device, processor_name, start
+from backend.engines.vllm_states import NEXT, Kept, States
 from backend.errors import OutOfMemory, UserError, WorkFailed
 from backend.models import check_architecture, locate
 from backend.records import TOP_K, Source, Trace
@@ -44,22 +40,6 @@ if TYPE_CHECKING:
 
 _FORCED = Sampling(temperature=0.0, top_p=1.0, max_tokens=0)
 """Of requests whose every token is given."""
-_NEXT = Sampling(temperature=0.0, top_p=1.0, max_tokens=1)
-"""Of requests whose next-token distribution is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """A rollout whose blocks were written by decoding."""
-
-    salt: str
-    prompt_ids: list[int]
-    ids: list[int]
-
-    @property
-    def written(self) -> int:
-        """Tokens whose keys and values were computed: all but the last, which was never fed."""
-        return len(self.prompt_ids) + len(self.ids) - 1
 
 
 class VllmEngine:
@@ -93,8 +73,7 @@ class VllmEngine:
         if dtype == "bfloat16" and device == "cpu" and not has_bfloat16_units():
             accumulate_in_float32(vllm_facts.model(self._llm))
             self._matmul = "float32 accumulation, rounded to bfloat16"
-        self._kept: dict[str, _Kept] = {}
-        self._salts = itertools.count()
+        self._states = States(self._block, vllm_steps.Request)
 
     def info(self) -> EngineInfo:
         import torch
@@ -135,13 +114,13 @@ class VllmEngine:
         the cache by itself. Re-fed requests write blocks of their own, finished ones' included, in place of the oldest:
         let them come after all exact passes of a wave.
         """
-        return max(0, self._facts.capacity(self._llm) - MIN_ROWS * self._in_blocks(COMPANION_TOKENS + 1))
+        return max(0, self._facts.capacity(self._llm) - MIN_ROWS * self._states.in_blocks(COMPANION_TOKENS + 1))
 
     def rollouts(self, requests: Sequence[RolloutRequest], control: Control) -> list[Trace]:
         handles = [request.handle for request in requests]
         if len(set(handles)) != len(handles):
             raise UserError("two rollouts of one call have the same handle; give each its own")
-        salts = [self._salt(handle) for handle in handles]
+        salts = [self._states.salt(handle) for handle in handles]
         outcomes = self._run(
             [
                 self._request(
@@ -152,6 +131,7 @@ class VllmEngine:
                     request.sampling,
                     TOP_K,
                     self._codec.eos_ids,
+                    len(request.prompt_ids),
                 )
                 for request, salt in zip(requests, salts, strict=True)
             ],
@@ -161,7 +141,7 @@ class VllmEngine:
         for request, salt, outcome in zip(requests, salts, outcomes, strict=True):
             if outcome is None:
                 raise WorkFailed(f"vLLM lost the rollout `{request.handle}`; run it again")
-            self._kept[request.handle] = _Kept(salt, list(request.prompt_ids), outcome.ids)
+            self._states.keep(request.handle, Kept(salt, list(request.prompt_ids), outcome.ids))
             traces.append(
                 Trace(
                     request.handle,
@@ -177,44 +157,37 @@ class VllmEngine:
     def continuations(
         self, requests: Sequence[ContinuationRequest], source: Source, control: Control, *, serial: bool = False
     ) -> Batch:
-        wanted = [self._resumed(request) if source == "exact" else self._refed(request) for request in requests]
         before = self._facts.preemptions(self._llm)
-        outcomes: list[Outcome | None] = []
-        for part in self._parts(requests, wanted) if source == "exact" else [slice(len(wanted))]:
-            if source == "exact":
-                self._touch(request.handle for request in requests[part.start :])
-            for together in [[one] for one in wanted[part]] if serial else [wanted[part]]:
+        resumed = source == "exact"
+        if resumed:
+            for request in requests:
+                self._arm(request)  # refuses before anything is computed
+        found: list[Continuation | None] = []
+        for part in self._states.parts(requests, self.capacity()) if resumed else [slice(len(requests))]:
+            if resumed:
+                self._touch()
+            sent = [self._resumed(request) if resumed else self._refed(request) for request in requests[part]]
+            outcomes: list[Outcome | None] = []
+            for together in [[one] for one in sent] if serial else [sent]:
                 outcomes += self._run(together, control)
+            for request, one, outcome in zip(requests[part], sent, outcomes, strict=True):
+                expected = self._states.expected(request.handle, len(one.prompt)) if resumed else 0
+                found.append(_continuation(outcome, len(one.forced), expected))
         after = self._facts.preemptions(self._llm)
-        continuations: list[Continuation | None] = []
-        for request, sent, outcome in zip(requests, wanted, outcomes, strict=True):
-            if outcome is None:
-                continuations.append(None)
-                continue
-            skip = len(sent.forced)
-            expected = self._expected(self._kept[request.handle], sent) if source == "exact" else 0
-            continuations.append(
-                Continuation(
-                    outcome.ids[skip:],
-                    outcome.logprobs[skip:],
-                    outcome.finish_reason,
-                    expected,
-                    outcome.cached,
-                )
-            )
-        return Batch(continuations, None if before is None or after is None else after - before)
+        return Batch(found, None if before is None or after is None else after - before)
 
     def verify(self, points: Sequence[Point], control: Control) -> list[Verification]:
-        wanted = []
-        for point in points:
-            kept, line = self._prefix(point.handle, point.position)
-            cut = max((point.position - 1) // self._block * self._block, len(kept.prompt_ids) - 1) + 1
-            wanted.append(self._request(line[:cut], line[cut:], kept.salt, 0, _NEXT, TOP_K, []))
+        lines = [self._states.prefix(point.handle, point.position)[1] for point in points]
+        self._touch()
+        wanted = [
+            self._states.resuming(point.handle, line, 0, NEXT, TOP_K, [])
+            for point, line in zip(points, lines, strict=True)
+        ]
         found = []
         for point, sent, outcome in zip(points, wanted, self._run(wanted, control), strict=True):
             if outcome is None:
                 raise WorkFailed(f"vLLM lost the verification of `{point.handle}` at {point.position}; run it again")
-            expected = self._expected(self._kept[point.handle], sent)
+            expected = self._states.expected(point.handle, len(sent.prompt))
             found.append(Verification(outcome.top[len(sent.forced)], expected, outcome.cached))
         return found
 
@@ -224,24 +197,23 @@ class VllmEngine:
             if not trace.ids:
                 raise UserError(f"rollout `{trace.handle}` has no generated tokens; there is nothing to rebuild")
             self._checked(trace.prompt_ids + trace.ids)
-            salt = self._salt(trace.handle)
-            wanted.append(self._request(trace.prompt_ids, trace.ids, salt, 0, _FORCED, TOP_K, []))
+            salt = self._states.salt(trace.handle)
+            prompt = trace.prompt_ids
+            wanted.append(self._request(prompt, trace.ids, salt, 0, _FORCED, TOP_K, [], len(prompt)))
         verdicts = []
         for trace, sent, outcome in zip(traces, wanted, self._run(wanted, control), strict=True):
             if outcome is None:
                 raise WorkFailed(f"vLLM lost the rebuilding of `{trace.handle}`; run it again")
-            self._kept[trace.handle] = _Kept(sent.salt, list(trace.prompt_ids), list(trace.ids))
+            self._states.keep(trace.handle, Kept(sent.salt, list(trace.prompt_ids), list(trace.ids)))
             verdicts.append(compare_tops(trace.handle, len(trace.prompt_ids), trace.top, outcome.top))
         return verdicts
 
     def holds(self, handles: Sequence[str]) -> list[bool]:
         """Which handles have kept state. vLLM does not say what it evicted: the cached tokens of a request do."""
-        return [handle in self._kept for handle in handles]
+        return [handle in self._states for handle in handles]
 
     def release(self, handles: Sequence[str]) -> None:
-        """Forget the handles' salts, without which their blocks are never found again and fall to eviction."""
-        for handle in handles:
-            self._kept.pop(handle, None)
+        self._states.drop(handles)
 
     def prompt_ids(self, messages: Sequence[dict[str, str]], plain: str) -> list[int]:
         return self._codec.prompt_ids(messages, plain)
@@ -252,7 +224,6 @@ class VllmEngine:
     def close(self) -> None:
         if self._llm is None:
             return
-        self._kept.clear()
         self._llm.llm_engine.engine_core.shutdown()
         del self._steps
         self._llm = None
@@ -263,50 +234,38 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def _run(self, requests: Sequence[Request], control: Control) -> list[Outcome | None]:
+        """Outcomes aligned with `requests`; what must not be prefilled beside other rows starts in groups."""
         import torch
 
+        prefills = [request.prefill or 0 for request in requests]
+        outcomes: list[Outcome | None] = [None] * len(requests)
         try:
-            return self._steps.run(requests, control)
+            for group in apart(prefills, self._sequences, self._batched_tokens - MIN_ROWS):
+                found = self._steps.run([requests[index] for index in group], control)
+                for index, outcome in zip(group, found, strict=True):
+                    outcomes[index] = outcome
         except torch.OutOfMemoryError:
             raise OutOfMemory(f"the device has no memory for {len(requests)} requests at once") from None
+        return outcomes
 
-    def _parts(self, requests: Sequence[ContinuationRequest], wanted: Sequence[Request]) -> list[slice]:
-        """Stretches of resumed requests after which the kept states are still in the cache."""
-        room = self.capacity() - sum(self._in_blocks(kept.written) for kept in self._kept.values())
-        costs = []
-        for request, sent in zip(requests, wanted, strict=True):
-            longest = len(sent.prompt) + len(sent.forced) + sent.sampling.max_tokens
-            costs.append(self._in_blocks(longest) - self._expected(self._kept[request.handle], sent))
-        return list(parts(costs, room))
-
-    def _touch(self, handles: Iterable[str]) -> None:
-        """Use the full blocks of these states, so that vLLM counts them among the latest used."""
-        wanted = []
-        for handle in dict.fromkeys(handles):
-            kept = self._kept[handle]
-            full = kept.written // self._block * self._block
-            line = [*kept.prompt_ids, *kept.ids][: full + 1]
-            wanted.append(self._request(line, [], kept.salt, 0, _NEXT, 0, []))
-        self._run(wanted, Quiet())
-
-    def _in_blocks(self, tokens: int) -> int:
-        """Tokens rounded up to full blocks."""
-        return -(-tokens // self._block) * self._block
+    def _touch(self) -> None:
+        self._states.touch(lambda requests: self._run(requests, Quiet()))
 
     def _resumed(self, request: ContinuationRequest) -> Request:
         """The request that finds the rollout's full blocks before the position and decodes the rest."""
-        kept, line = self._arm(request)
-        cut = max(request.position // self._block * self._block, len(kept.prompt_ids) - 1) + 1
-        return self._request(line[:cut], line[cut:], kept.salt, request.seed, request.sampling, 0, self._codec.eos_ids)
+        return self._states.resuming(
+            request.handle, self._arm(request), request.seed, request.sampling, 0, self._codec.eos_ids
+        )
 
     def _refed(self, request: ContinuationRequest) -> Request:
         """The request that prefills prefix and arm's token under a salt that nothing was written under."""
-        _, line = self._arm(request)
-        salt = self._salt("refeed")
+        line = self._arm(request)
+        salt = self._states.salt("refeed")
         return self._request(line, [], salt, request.seed, request.sampling, 0, self._codec.eos_ids)
 
-    def _arm(self, request: ContinuationRequest) -> tuple[_Kept, list[int]]:
-        kept, prefix = self._prefix(request.handle, request.position)
+    def _arm(self, request: ContinuationRequest) -> list[int]:
+        """The prefix and the arm's token. Raises `UserError` where nothing can follow."""
+        kept, prefix = self._states.prefix(request.handle, request.position)
         line = self._checked([*prefix, request.token])
         ended = next((token for token in line[len(kept.prompt_ids) :] if token in self._codec.eos_ids), None)
         if ended is not None:
@@ -314,21 +273,7 @@ class VllmEngine:
                 f"token {ended} ends the sequence at or before position {request.position} of `{request.handle}`; "
                 "nothing follows it"
             )
-        return kept, line
-
-    def _prefix(self, handle: str, position: int) -> tuple[_Kept, list[int]]:
-        """A kept rollout and its ids before `position`."""
-        kept = self._kept.get(handle)
-        if kept is None:
-            raise UserError(f"no state is kept under the handle `{handle}`; sample or rebuild the rollout first")
-        start, end = len(kept.prompt_ids), len(kept.prompt_ids) + len(kept.ids)
-        if not start <= position <= end:
-            raise UserError(f"position {position} of `{handle}` is not between {start} and {end}")
-        return kept, (kept.prompt_ids + kept.ids)[:position]
-
-    def _expected(self, kept: _Kept, sent: Request) -> int:
-        """Tokens vLLM finds for a prompt: its full blocks but the last token's, as far as the rollout wrote them."""
-        return min(len(sent.prompt) - 1, kept.written) // self._block * self._block
+        return line
 
     def _checked(self, ids: list[int]) -> list[int]:
         """Ids that fit the model. Raises `UserError` otherwise."""
@@ -343,5 +288,11 @@ class VllmEngine:
             )
         return list(ids)
 
-    def _salt(self, what: str) -> str:
-        return f"{next(self._salts)}:{what}"
+
+def _continuation(outcome: Outcome | None, forced: int, expected: int) -> Continuation | None:
+    """What was drawn after the forced tokens; None where the request was lost."""
+    if outcome is None:
+        return None
+    return Continuation(
+        outcome.ids[forced:], outcome.logprobs[forced:], outcome.finish_reason, expected, outcome.cached
+    )

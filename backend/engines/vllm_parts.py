@@ -20,3 +20,24 @@ def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
         used += cost
     if costs:
         yield slice(start, len(costs))
+
+
+def apart(prefills: Sequence[int], rows: int, tokens: int) -> list[list[int]]:
+    """Indices of requests in groups to be run one after the other, so that no step both prefills and decodes.
+
+    `prefills` are the prompt tokens that each request has to compute. Those with more than one start together, at most
+    `rows` of them with at most `tokens` in all. A prompt whose last token alone is missing starts like any decode step:
+    all of these make up one group, the last.
+    """
+    groups: list[list[int]] = []
+    used = 0
+    for index, prefill in enumerate(prefills):
+        if prefill <= 1:
+            continue
+        if not groups or len(groups[-1]) == rows or used + prefill > tokens:
+            groups.append([])
+            used = 0
+        groups[-1].append(index)
+        used += prefill
+    resumed = [index for index, prefill in enumerate(prefills) if prefill <= 1]
+    return [*groups, resumed] if resumed else groups

@@ -31,6 +31,9 @@ class Request:
     """How many of the most probable tokens to report at each position."""
     stops: list[int]
     """Ids that end the sequence."""
+    prefill: int | None = None
+    """Prompt tokens to be computed, for a request that must not be prefilled beside the decoding of others: kernels for
+    such a step round unlike those that only decode. None for one that may be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -166,7 +166,8 @@ def test_exact_and_refeed_draw_with_the_same_noise(engine: VllmEngine, traces: l
 def test_a_siblings_blocks_are_never_used(engine: VllmEngine, traces: list[Trace]) -> None:
     """A rollout with the same ids, whose own blocks were never written, finds nothing."""
     trace = next(trace for trace in traces if len(trace.ids) > 64)
-    engine._kept["twin"] = replace(engine._kept[trace.handle], salt=engine._salt("twin"))
+    kept, _ = engine._states.prefix(trace.handle, len(trace.prompt_ids))
+    engine._states.keep("twin", replace(kept, salt=engine._states.salt("twin")))
     position = len(trace.prompt_ids) + 60
     request = ContinuationRequest("twin", position, trace.ids[60], 1, SAMPLING)
     (found,) = engine.continuations([request], "exact", Quiet()).continuations
@@ -286,3 +287,31 @@ def test_a_rollout_rebuilt_in_a_new_process_verifies(engine: VllmEngine, traces:
     requests = requests_at(traces[0], 29)
     live = engine.continuations(requests, "exact", Quiet()).continuations
     assert verdicts["continuations"] == [asdict(c) for c in live if c]
+
+
+def test_only_refed_prompts_are_prefilled_beside_others(engine: VllmEngine, traces: list[Trace]) -> None:
+    """More requests than a step has rows, some resumed inside the prompt: no step of an exact pass does both."""
+    scheduler = engine._llm.llm_engine.engine_core.engine_core.scheduler
+    schedule, seen, mixed = scheduler.schedule, set(), []
+
+    def watched(*given: Any) -> Any:
+        output = schedule(*given)
+        rows = {name: tokens for name, tokens in output.num_scheduled_tokens.items() if "companion" not in name}
+        mixed.append(any(tokens > 1 for tokens in rows.values()) and any(name in seen for name in rows))
+        seen.update(rows)
+        return output
+
+    prompt = traces[0].prompt_ids
+    many = [RolloutRequest(f"many{i}", prompt, i, replace(SAMPLING, max_tokens=4 + i % 5)) for i in range(400)]
+    requests = [one for trace in traces for one in requests_at(trace, 7, replace(SAMPLING, max_tokens=9))] * 4
+    scheduler.schedule = watched
+    try:
+        engine.rollouts(many, Quiet())
+        engine.continuations(requests, "exact", Quiet())
+        assert len(requests) > engine.info().max_num_seqs
+        assert not any(mixed)
+        engine.continuations(requests, "refeed", Quiet())
+        assert any(mixed)
+    finally:
+        del scheduler.schedule
+        engine.release([request.handle for request in many])

@@ -76,7 +76,11 @@ def test_a_cache_that_is_too_small_shows_in_the_readings(start: Callable[..., Vl
     crowded = [c.ids for c in batch.continuations if c]
     assert [c.ids for one in calm for c in one.continuations if c] == crowded[:4]
     late = [Point(trace.handle, len(trace.prompt_ids) + len(trace.ids) - 1) for trace in traces]
-    assert any(found.cached != found.expected_cached for found in engine.verify(late, Quiet()))
+    found = engine.verify(late, Quiet())
+    assert any(one.cached != one.expected_cached for one in found)
+    # What was evicted stays lost: the prefill that took its place is never taken for it.
+    for before, after in zip(found, engine.verify(late, Quiet()), strict=True):
+        assert before.cached == before.expected_cached or after.cached != after.expected_cached
 
 
 def test_a_pass_that_writes_more_than_the_cache_holds_loses_no_state(start: Callable[..., VllmEngine]) -> None:
