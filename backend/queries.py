@@ -123,6 +123,23 @@ def rollouts(cursor: Connection, campaign: str, problem: str) -> list[dict[str, 
     return rows(cursor, query, [campaign, problem])
 
 
+def most_telling(cursor: Connection, campaign: str) -> tuple[str, int] | None:
+    query = """
+        SELECT problem, rollout FROM (
+            SELECT problem, rollout, position,
+                any_value(numerator) FILTER (pass = 'exact') AS exact,
+                any_value(numerator) FILTER (pass = 'refeed') AS refeed
+            FROM measurement WHERE campaign = $1 AND run = 'campaign' GROUP BY problem, rollout, position
+        ) GROUP BY problem, rollout
+        ORDER BY problem IN (SELECT problem FROM continuation WHERE campaign = $1) DESC,
+            count(*) FILTER (sign(exact) <> sign(refeed) AND exact <> 0) DESC, sum(abs(exact)) DESC NULLS LAST,
+            problem, rollout
+        LIMIT 1
+    """
+    found = first(cursor, query, [campaign])
+    return (found[0], found[1]) if found else None
+
+
 def _pack(struct: pa.StructType) -> str:
     return "struct_pack(" + ", ".join(f'"{item.name}" := "{item.name}"' for item in struct) + ")"
 

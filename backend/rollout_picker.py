@@ -33,12 +33,18 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
         if asked is not None:  # it may be on its way in, so the address keeps it
             st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
         return None
+    telling, best = store.most_telling(campaign) or (None, None)
     problems = {row["problem"]: row for row in store.problems(campaign) if row["rollouts"]}
-    problem = _choose("problem", "Problem", {name: _problem_title(row) for name, row in problems.items()})
+    problem = _choose("problem", "Problem", {name: _problem_title(row) for name, row in problems.items()}, telling)
     if problem is None:
         return None
     rollouts = {str(row["rollout"]): row for row in store.rollouts(campaign, problem)}
-    number = _choose("rollout", "Rollout", {number: _rollout_title(row) for number, row in rollouts.items()})
+    number = _choose(
+        "rollout",
+        "Rollout",
+        {number: _rollout_title(row) for number, row in rollouts.items()},
+        str(best) if problem == telling else None,
+    )
     if number is None:
         return None
     picked = read_picked(store, Place(campaign, problem, int(number)))
@@ -48,16 +54,20 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
     return picked
 
 
-def _choose(key: str, label: str, options: Mapping[str, str], *, needed: bool = False) -> str | None:
+def _choose(
+    key: str, label: str, options: Mapping[str, str], proposed: str | None = None, *, needed: bool = False
+) -> str | None:
     """A select box over titles by value; the chosen value lives in the address.
 
-    A value in the address that is not offered gives way to the first one, or, where it is `needed`, to none.
+    A value in the address that is not offered gives way to the proposed one or the first, or, where it is `needed`, to
+    none.
     """
     if not options:
         return None
     values = list(options)
     wanted = address.read(key)
-    index = values.index(wanted) if wanted is not None and wanted in options else None if needed else 0
+    offer = values.index(proposed) if proposed is not None and proposed in options else 0
+    index = values.index(wanted) if wanted is not None and wanted in options else None if needed else offer
     # The browser answers by title. So the key names all that is offered: a box with other options, or the same under
     # other titles (a rollout measured meanwhile), starts from the address again.
     offered = hashlib.blake2b(repr(options).encode(), digest_size=8).hexdigest()

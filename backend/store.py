@@ -288,6 +288,14 @@ class Store:
         with self._reading() as cursor:
             return queries.rollouts(cursor, campaign, problem)
 
+    def most_telling(self, campaign: str) -> tuple[str, int] | None:
+        """Problem and rollout with the most pivots whose credit refeed turns, then with the largest credits.
+
+        One with stored continuations comes first. None for a campaign without measurements.
+        """
+        with self._reading() as cursor:
+            return queries.most_telling(cursor, campaign)
+
     def rollout(self, campaign: str, problem: str, rollout: int) -> Rollout:
         """A rollout with its pivots, their measurements of every run, and continuations; `UserError` without one."""
         with self._reading() as cursor:

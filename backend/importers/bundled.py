@@ -10,7 +10,7 @@ from backend.importers.naming import free_name
 from backend.importers.parquet import Bundle
 from backend.store import Store, file_sha256
 
-FIRST = "smollm2-stock"
+FIRST = "smollm2-sft"
 """The one that a newcomer should meet first; the others follow by name."""
 
 _KEY = "bundled:"

@@ -17,7 +17,7 @@ import trees
 
 from backend import schema
 from backend.errors import UserError, WorkFailed
-from backend.records import STANDARD_PASSES, ProblemRecord
+from backend.records import STANDARD_PASSES, Pivot, ProblemRecord
 from backend.shards import to_table, write_shard
 from backend.store import Store
 
@@ -292,6 +292,21 @@ def test_replays_on_demand_are_no_part_of_the_credits(store: Store) -> None:
     pivot = trees.pivot(measurements=[*trees.pivot().measurements, *replayed])
     store.ingest_record("c1", trees.record(rollouts=[trees.rollout(pivots=[pivot])]))
     assert store.credits(["c1"])["exact"].tolist() == [1]
+
+
+def test_the_most_telling_rollout_has_turned_credits_and_then_large_ones(store: Store) -> None:
+    assert store.most_telling("c1") is None
+
+    def pivot(position: int, exact: tuple[int, int], refeed: tuple[int, int]) -> Pivot:
+        measurements = [trees.measurement("exact", arms=exact), trees.measurement("refeed", arms=refeed)]
+        return trees.pivot(position, measurements=measurements)
+
+    large = trees.rollout(0, pivots=[pivot(2, (2, 0), (2, 0)), pivot(3, (0, 2), (1, 2))])
+    turned = trees.rollout(1, pivots=[pivot(2, (1, 0), (0, 0)), pivot(3, (1, 1), (0, 1))])
+    store.ingest_record("c1", trees.record("a", rollouts=[large]))
+    assert store.most_telling("c1") == ("a", 0)
+    store.ingest_record("c1", trees.record("b", rollouts=[large, turned]))
+    assert store.most_telling("c1") == ("b", 1)
 
 
 def test_pooled_credits_keep_the_pivots_of_each_campaign(store: Store) -> None:
