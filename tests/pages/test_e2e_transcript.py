@@ -135,6 +135,9 @@ def test_hostile_text_stays_text(url: str, page: Page, campaign: str) -> None:
 def test_sample_click_reload_keyboard_and_a_killed_engine(url: str, page: Page) -> None:
     page.goto(url)
     page.get_by_text("Sample rollouts", exact=True).first.click()
+    page.get_by_role("combobox", name="Model").click()
+    page.get_by_role("option", name="smollm2-135m", exact=True).click()
+    settled(page)
     slide(page, "Rollouts", "Home")
     slide(page, "Tokens a rollout, at most", "Home")
     page.get_by_role("button", name="Sample rollouts").click()
