@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Locator, Page, expect
 from backend.engines.scripted_model import END, SPECIAL_IDS
 from backend.errors import UserError
 from backend.pivots import pivot_at
-from backend.store import Store
+from backend.store import Store, file_sha256
 from tests.browser import ROOT, serve
 from tests.pages.compared import fill
 
@@ -114,6 +114,38 @@ def test_compare_click_replay_share(
         expect(other.get_by_role("button", name=re.compile("Replay again"))).to_be_visible()
         assert columns(other).all_text_contents() == texts
     assert ids["Beta"] in link  # ids, which no renaming changes
+
+
+def test_two_bundled_models_side_by_side(browser: Browser, page: Page, tmp_path: Path) -> None:
+    """The campaigns of two models that ship: measured tokens show what was recorded, and the link restores it."""
+    expect.set_options(timeout=PATIENCE)
+    bundles = [ROOT / "data" / "demo" / f"smollm2-{name}.parquet" for name in ("sft", "grpo")]
+    (tmp_path / "bundled").mkdir()
+    for bundle in bundles:
+        (tmp_path / "bundled" / bundle.name).symlink_to(bundle)
+    ids = ",".join(file_sha256(bundle)[:12] for bundle in bundles)
+    environment = {"PIVOTSCOPE_STORE": str(tmp_path / "s.duckdb"), "PIVOTSCOPE_BUNDLED": str(tmp_path / "bundled")}
+    with serve(ROOT / "app.py", environment) as url:
+        page.goto(url)
+        expect(page.get_by_role("option").first).to_be_visible()
+        expect(page.get_by_text("Loading bundled campaigns")).to_have_count(0)
+        page.goto(f"{url}/compare?campaigns={ids}&view=Transcripts")
+        expect(page.get_by_role("heading", name=re.compile("GRPO.* against .*SFT.*: excess"))).to_be_visible()
+        shown = columns(page).filter(has=page.get_by_role("option"))
+        expect(shown).to_have_count(2)
+        token = shown.nth(1).locator("[role=option].measured").first
+        token.click()
+        expect(token).to_have_attribute("aria-selected", "true")
+        expect(page.get_by_text(re.compile(r"Measured by vllm [\d.]+, bfloat16, NVIDIA H200"))).to_be_visible()
+        for name in ("exact", "replica", "refeed", "shuffled"):
+            expect(page.get_by_text(name, exact=True).first).to_be_visible()
+        with browser.new_context(viewport={"width": 1500, "height": 1400}) as context:
+            context.set_default_timeout(PATIENCE)
+            other = context.new_page()
+            other.goto(page.url)
+            expect(other.get_by_text(re.compile("Measured by vllm"))).to_be_visible()
+            selected = columns(other).nth(1).locator("[aria-selected=true]")
+            expect(selected).to_have_attribute("id", token.get_attribute("id") or "")
 
 
 def test_a_critical_token_opens_in_both_transcripts(page: Page, url: str, filled: tuple[Path, dict[str, str]]) -> None:
