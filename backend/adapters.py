@@ -29,6 +29,8 @@ class Adapter:
     sha256: str
     """Hash that its weights file must have."""
     folder: Path
+    end: int | None = None
+    """Id of the token that it was trained to end its answers with; None for the base's own."""
 
     @property
     def source(self) -> str:
@@ -57,6 +59,13 @@ def verify(adapter: Adapter) -> None:
 def _read(card: Path) -> Adapter:
     try:
         content = json.loads(card.read_text(encoding="utf-8"))
-        return Adapter(card.parent.name, str(content["base"]), str(content["sha256"]), card.parent)
-    except (OSError, ValueError, KeyError, TypeError):
+        end = content.get("end")
+        return Adapter(
+            card.parent.name,
+            str(content["base"]),
+            str(content["sha256"]),
+            card.parent,
+            None if end is None else int(end),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{card}: is damaged; it must be a JSON object with at least base and sha256") from None

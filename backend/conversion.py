@@ -43,10 +43,11 @@ def convert(gguf: Path, folder: Path, eos_id: int) -> None:
     tokenizer.save_pretrained(folder)
 
 
-def merge(base: Path, adapter: Path, folder: Path) -> None:
+def merge(base: Path, adapter: Path, folder: Path, eos_id: int | None = None) -> None:
     """Write to `folder` the checkpoint `base` with the PEFT LoRA `adapter` merged into its weights.
 
-    Raises ValueError for an adapter that is not a plain LoRA, or not one of this base.
+    `eos_id` ends sequences of the checkpoint as well: what the adapter was trained to end its answers with. Raises
+    ValueError for an adapter that is not a plain LoRA, or not one of this base.
     """
     from safetensors.torch import load_file, save_file
 
@@ -63,6 +64,16 @@ def merge(base: Path, adapter: Path, folder: Path) -> None:
         save_file(weights, folder / path.name, metadata={"format": "pt"})
     if updates:
         raise ValueError(f"the base has no weight for {min(updates)} of the adapter")
+    if eos_id is not None:
+        _add_end(folder / "generation_config.json", eos_id)
+
+
+def _add_end(path: Path, eos_id: int) -> None:
+    """Have one more token end sequences."""
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    known = config.get("eos_token_id")
+    ends = {eos_id, *(known if isinstance(known, list) else [known])} - {None}
+    path.write_text(json.dumps(config | {"eos_token_id": sorted(ends)}, indent=2) + "\n", encoding="utf-8")
 
 
 def merged(weight: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
@@ -97,11 +108,12 @@ def main() -> int:
     lora.add_argument("base", type=Path)
     lora.add_argument("adapter", type=Path)
     lora.add_argument("folder", type=Path)
+    lora.add_argument("--eos", type=int)
     args = parser.parse_args()
     if args.kind == "gguf":
         convert(args.gguf, args.folder, args.eos)
     else:
-        merge(args.base, args.adapter, args.folder)
+        merge(args.base, args.adapter, args.folder, args.eos)
     return 0
 
 

@@ -151,7 +151,8 @@ def _fetch_merged(adapter: adapters.Adapter, progress: Progress) -> Model:
     with _scratch() as scratch:
         progress(f"merging the adapter {adapter.name} into {adapter.base}", None)
         made = scratch / adapter.name
-        _make(adapter.name, ["merge", str(base.path), str(adapter.folder), str(made)])
+        end = [] if adapter.end is None else ["--eos", str(adapter.end)]
+        _make(adapter.name, ["merge", str(base.path), str(adapter.folder), str(made), *end])
         return _install(made, adapter.source)
 
 

@@ -26,6 +26,8 @@ class Card:
     sha256: str
     """Of `adapter_model.safetensors`; the model library checks it before it merges."""
     bytes: int
+    end: int
+    """Id of the token that ends its answers."""
     method: str
     settings: dict[str, Any]
     done: dict[str, object]
@@ -42,6 +44,7 @@ class Card:
             "base": self.base,
             "sha256": self.sha256,
             "bytes": self.bytes,
+            "end": self.end,
             "started_from": self.started_from,
             "method": self.method,
             "data": "problems of the train split of data/problems/generate.py; none shares a question with the bundled",
@@ -77,6 +80,7 @@ A low-margin token is one whose raw logprobs of the two most probable tokens dif
 | training | |
 | --- | --- |
 {done}
+| end of an answer | token {self.end} |
 | machine | {machine()} |
 | SHA-256 of the weights | `{self.sha256}` |
 

@@ -35,8 +35,9 @@ class Policy:
         torch.manual_seed(seed)
         self.device = torch.device(device)
         self.tokenizer: Any = AutoTokenizer.from_pretrained(base)
-        self.end = int(self.tokenizer.eos_token_id)
         model: Any = AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16)
+        # Tokenizers made from a GGUF name another end, or none, depending on the library's release.
+        self.end = int(model.generation_config.eos_token_id)
         model.to(self.device)
         self.sampler: Any = copy.deepcopy(model).eval()
         lora = LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=TARGETS, lora_dropout=0.0, task_type="CAUSAL_LM")

@@ -99,6 +99,7 @@ def _finish(
         started_from=started_from,
         sha256=sha256,
         bytes=(folder / ADAPTER_WEIGHTS).stat().st_size,
+        end=policy.end,
         method=method,
         settings={**settings, "seed": plan.seed},
         done=done,

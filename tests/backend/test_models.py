@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from backend import adapters, models
 from backend.checkpoints import check_architecture
+from backend.engines.codec import Codec
 from backend.errors import UserError, WorkFailed
 from tests.vllm.checkpoints import make_checkpoint
 
@@ -62,7 +63,7 @@ def make_adapter(tiny: Path, name: str = "base-tuned", seed: int = 0, **config: 
     settings = {"peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "bias": "none", **config}
     (folder / "adapter_config.json").write_text(json.dumps(settings))
     sha256 = hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
-    (folder / "card.json").write_text(json.dumps({"base": "base", "sha256": sha256}))
+    (folder / "card.json").write_text(json.dumps({"base": "base", "sha256": sha256, "end": 7}))
     return folder
 
 
@@ -145,6 +146,8 @@ def test_a_merged_model_is_a_plain_checkpoint(with_base: Path, tiny: Path) -> No
         base_logits = AutoModelForCausalLM.from_pretrained(tiny, dtype="auto")(ids).logits
     assert torch.isfinite(merged_logits).all()
     assert not torch.equal(merged_logits, base_logits)
+    # Its answers end as the adapter learned to end them, or as the base's do.
+    assert Codec(Path(path)).eos_ids == sorted({7, *Codec(tiny).eos_ids})
 
 
 def test_a_model_is_merged_once_and_again_for_another_adapter(with_base: Path, tiny: Path) -> None:
