@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import streamlit as st
@@ -33,9 +34,12 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
         if asked is not None:  # it may be on its way in, so the address keeps it
             st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
         return None
-    telling, best = store.most_telling(campaign) or (None, None)
+    # Asked for only where the address leaves a choice open: no click reads a large campaign's measurements.
+    telling = cache(lambda: store.most_telling(campaign) or (None, None))
     problems = {row["problem"]: row for row in store.problems(campaign) if row["rollouts"]}
-    problem = _choose("problem", "Problem", {name: _problem_title(row) for name, row in problems.items()}, telling)
+    problem = _choose(
+        "problem", "Problem", {name: _problem_title(row) for name, row in problems.items()}, lambda: telling()[0]
+    )
     if problem is None:
         return None
     rollouts = {str(row["rollout"]): row for row in store.rollouts(campaign, problem)}
@@ -43,7 +47,7 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
         "rollout",
         "Rollout",
         {number: _rollout_title(row) for number, row in rollouts.items()},
-        str(best) if problem == telling else None,
+        lambda: str(telling()[1]) if problem == telling()[0] else None,
     )
     if number is None:
         return None
@@ -55,7 +59,12 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
 
 
 def _choose(
-    key: str, label: str, options: Mapping[str, str], proposed: str | None = None, *, needed: bool = False
+    key: str,
+    label: str,
+    options: Mapping[str, str],
+    propose: Callable[[], str | None] = lambda: None,
+    *,
+    needed: bool = False,
 ) -> str | None:
     """A select box over titles by value; the chosen value lives in the address.
 
@@ -66,8 +75,14 @@ def _choose(
         return None
     values = list(options)
     wanted = address.read(key)
-    offer = values.index(proposed) if proposed is not None and proposed in options else 0
-    index = values.index(wanted) if wanted is not None and wanted in options else None if needed else offer
+    index: int | None
+    if wanted is not None and wanted in options:
+        index = values.index(wanted)
+    elif needed:
+        index = None
+    else:
+        proposed = propose()
+        index = values.index(proposed) if proposed is not None and proposed in options else 0
     # The browser answers by title. So the key names all that is offered: a box with other options, or the same under
     # other titles (a rollout measured meanwhile), starts from the address again.
     offered = hashlib.blake2b(repr(options).encode(), digest_size=8).hexdigest()
