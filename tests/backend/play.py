@@ -8,13 +8,13 @@ from typing import Any
 
 from backend.engines.base import ContinuationRequest, Control, Quiet, RolloutRequest, Sampling
 from backend.engines.scripted_engine import ScriptedEngine
-from backend.grading import grade
 from backend.measure import Cut
 from backend.pivots import pivots_of
 from backend.problems import messages, plain_prompt
 from backend.records import Measurement, Pass, Problem, ProblemRecord, Rollout, Source, Trace
-from backend.replay import ReplaySettings, replay, rollout_seed
+from backend.replay import ReplaySettings, graded_rollout, replay, rollout_seed
 from backend.settings import CampaignSettings, make_settings
+from backend.texts import Texts
 
 TIMES = frozenset({"seconds", "started"})
 """The fields in which two runs of the same thing may differ."""
@@ -53,20 +53,9 @@ def scripted(options: Mapping[str, Any] | None = None, *, batch_invariant: bool 
 
 def as_rollout(problem: Problem, rollout: int, trace: Trace, engine: ScriptedEngine) -> Rollout:
     """A trace as the record it becomes."""
-    text = b"".join(engine.token_bytes([token for token in trace.ids if token < 256])).decode(errors="replace")
-    graded = grade(text, problem.gold)
-    return Rollout(
-        rollout,
-        rollout_seed(problem.problem, rollout),
-        trace.prompt_ids,
-        trace.ids,
-        trace.logprobs,
-        [top.ids for top in trace.top],
-        [top.logprobs for top in trace.top],
-        trace.finish_reason,
-        graded.answer,
-        graded.correct,
-    )
+    texts = Texts(engine)
+    texts.learn(trace.ids)
+    return graded_rollout(rollout, rollout_seed(problem.problem, rollout), trace, texts, problem.gold)
 
 
 def sampled(
