@@ -11,7 +11,9 @@ tokens, and exact and refeed agree unless noise was asked for. What can be asked
 - `facts_change = n`: after n continuation calls the engine describes itself differently.
 - `fail_on = "text"`: sampling rollouts of a prompt that contains the text raises an error.
 - `memory_requests = n`: a call with more requests than n runs out of memory.
-- `delay = s`: seconds that each step takes, so that a kill can be timed.
+- `delay = s`: seconds that each step takes.
+- `hold = "FILE"`: while the file exists and says `rollouts 2`, the second call for rollouts waits, and later ones do;
+  `exact 4` and `refeed 1` are calls for continuations. So a kill or a look meets the run exactly there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from backend.engines.base import (
@@ -37,6 +40,7 @@ from backend.engines.base import (
     Sampling,
     Verification,
 )
+from backend.engines.comparison import difference
 from backend.engines.scripted_model import END, SPECIAL_IDS, START, TURN, Reader, token_bytes, uniform
 from backend.errors import OutOfMemory, UserError
 from backend.records import Finish, Source, TopK, Trace
@@ -58,6 +62,7 @@ class Faults:
     fail_on: str = ""
     memory_requests: int = 0
     delay: float = 0.0
+    hold: str = ""
 
     @classmethod
     def read(cls, options: Mapping[str, Any]) -> Faults:
@@ -172,11 +177,12 @@ class ScriptedEngine:
         self._model, self._dtype, self._batch_invariant = model, dtype, batch_invariant
         self._faults = Faults.read(options or {})
         self._states: dict[str, _State] = {}
-        self._calls = 0
+        self._calls: Counter[str] = Counter()
+        """Calls so far, by `rollouts` or the continuations' source."""
         self._verified = 0
 
     def info(self) -> EngineInfo:
-        changed = 0 < self._faults.facts_change <= self._calls
+        changed = 0 < self._faults.facts_change <= self._calls["exact"] + self._calls["refeed"]
         return EngineInfo(
             engine="scripted",
             engine_version="1",
@@ -203,7 +209,7 @@ class ScriptedEngine:
         )
 
     def rollouts(self, requests: Sequence[RolloutRequest], control: Control) -> list[Trace]:
-        self._need_memory(len(requests))
+        self._begin("rollouts", len(requests), control)
         rows = []
         for request in requests:
             text = b"".join(map(token_bytes, request.prompt_ids)).decode(errors="replace")
@@ -229,7 +235,7 @@ class ScriptedEngine:
     def continuations(
         self, requests: Sequence[ContinuationRequest], source: Source, control: Control, *, serial: bool = False
     ) -> Batch:
-        self._need_memory(len(requests))
+        self._begin(source, len(requests), control)
         faults, readers = self._faults, _Readers(self._model)
         rows, visits = [], []
         for request in requests:
@@ -243,7 +249,6 @@ class ScriptedEngine:
             rows.append(_Row(reader, request.sampling, request.seed, noise))
         for batch in [[row] for row in rows] if serial else [rows]:
             self._play(batch, control)
-        self._calls += 1
         continuations: list[Continuation | None] = []
         for request, row, visit in zip(requests, rows, visits, strict=True):
             expected = request.position if source == "exact" else 0
@@ -280,10 +285,10 @@ class ScriptedEngine:
             largest, first = 0.0, None
             for index, token in enumerate(trace.ids):
                 if index < len(trace.top):
-                    difference = _difference(perturbed(reader, noise), trace.top[index])
-                    if difference and first is None:
+                    gap = difference(trace.top[index], perturbed(reader, noise))
+                    if gap and first is None:
                         first = len(trace.prompt_ids) + index
-                    largest = max(largest, difference)
+                    largest = max(largest, gap or 0.0)
                 reader.feed(token)
             self._states[trace.handle] = _State(list(trace.prompt_ids), list(trace.ids), noise)
             known = bool(trace.top)
@@ -325,6 +330,21 @@ class ScriptedEngine:
             raise UserError(f"no state is kept under the handle `{handle}`; sample or rebuild the rollout first")
         return self._states[handle]
 
+    def _begin(self, kind: str, requests: int, control: Control) -> None:
+        """Count a call, and let it wait for as long as it is held."""
+        self._need_memory(requests)
+        self._calls[kind] += 1
+        while self._held(kind):
+            control.tick(0)
+            time.sleep(0.01)
+
+    def _held(self, kind: str) -> bool:
+        try:
+            held, _, number = Path(self._faults.hold).read_text(encoding="utf-8").partition(" ")
+            return held == kind and self._calls[kind] >= int(number)
+        except (OSError, ValueError):
+            return False  # no such file, or one that is just being written
+
     def _need_memory(self, requests: int) -> None:
         if 0 < self._faults.memory_requests < requests:
             raise OutOfMemory(
@@ -357,11 +377,3 @@ class _Readers:
 
 def _amount(table: Table, source: str, visit: int) -> float:
     return table.get(f"{source}:{visit}", table.get(source, 0))
-
-
-def _difference(one: TopK, other: TopK) -> float:
-    """Largest |difference| in nats between two distributions; 0.0 where both hold the same."""
-    mine, theirs = dict(zip(one.ids, one.logprobs, strict=True)), dict(zip(other.ids, other.logprobs, strict=True))
-    if mine.keys() != theirs.keys():
-        return math.inf
-    return max((abs(mine[token] - theirs[token]) for token in mine if mine[token] != theirs[token]), default=0.0)

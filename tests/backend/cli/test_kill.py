@@ -18,14 +18,20 @@ from backend.shards import shard_files
 from tests.backend.cli.terminal import PATIENCE, campaign_file, document, folder_of, started, wait_for, worker_of
 from tests.backend.play import comparable
 
-SLOW = "engine_options = { delay = 0.004 }"
-"""Long enough phases to hit, and short ones to wait for."""
+HELD = {
+    "rollouts": "rollouts 2",
+    "exact": "exact 3",
+    "replica": "exact 4",
+    "refeed": "refeed 2",
+    "shard": "rollouts 2",
+}
+"""Where the scripted engine waits to be killed, all in the second problem: the first is finished, or being written."""
 
 Moment = Callable[[RunFolder], Any]
 
 
 def in_phase(phase: str) -> Moment:
-    """While a phase runs, in the second problem: the first is finished."""
+    """While a phase runs, in the second problem."""
 
     def reached(folder: RunFolder) -> bool:
         progress = folder.progress()
@@ -58,6 +64,18 @@ MOMENTS: dict[str, Moment] = {
 }
 
 
+@pytest.fixture(scope="module")
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that holds the scripted engine while it is there."""
+    return tmp_path_factory.mktemp("hold") / "hold"
+
+
+@pytest.fixture(scope="module")
+def scripted(hold: Path) -> str:
+    """A campaign's line for an engine that can be held."""
+    return f'engine_options = {{ hold = "{hold}" }}'
+
+
 def contents(store: Path, campaign: str) -> dict[str, Any]:
     """Everything the store holds of a campaign, without times."""
     with open_store(store) as opened:
@@ -72,33 +90,42 @@ def contents(store: Path, campaign: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return _uninterrupted(tmp_path_factory.mktemp("uninterrupted"), SLOW)
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory, scripted: str) -> dict[str, Any]:
+    return _uninterrupted(tmp_path_factory.mktemp("uninterrupted"), scripted)
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_the_command_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], moment: str) -> None:
-    config, store = campaign_file(tmp_path, SLOW), tmp_path / "a.duckdb"
+def test_the_command_is_killed(
+    tmp_path: Path, hold: Path, scripted: str, uninterrupted: dict[str, Any], moment: str
+) -> None:
+    config, store = campaign_file(tmp_path, scripted), tmp_path / "a.duckdb"
     folder = folder_of(config, store)
+    hold.write_text(HELD.get(moment, ""), encoding="utf-8")
     with started("run", config, "--store", store) as run:
-        wait_for(lambda: MOMENTS[moment](folder), run)
-        workers = psutil.Process(run.pid).children()
-        os.kill(run.pid, signal.SIGKILL)
+        # Nothing holds the end of a run; a machine too busy to look in time kills a command that has ended.
+        wait_for(lambda: MOMENTS[moment](folder) or (moment not in HELD and run.poll() is not None), run)
+        workers = psutil.Process(run.pid).children() if run.poll() is None else []
+        run.send_signal(signal.SIGKILL)
         run.wait(PATIENCE)
         psutil.wait_procs(workers, 10)
         assert not any(worker.is_running() for worker in workers), "a worker ends with its host"
+    hold.unlink()
     _resumed_equals(config, store, uninterrupted)
 
 
 @pytest.mark.parametrize("phase", ["rollouts", "exact", "refeed"])
-def test_the_worker_is_killed(tmp_path: Path, uninterrupted: dict[str, Any], phase: str) -> None:
-    config, store = campaign_file(tmp_path, SLOW), tmp_path / "a.duckdb"
+def test_the_worker_is_killed(
+    tmp_path: Path, hold: Path, scripted: str, uninterrupted: dict[str, Any], phase: str
+) -> None:
+    config, store = campaign_file(tmp_path, scripted), tmp_path / "a.duckdb"
     folder = folder_of(config, store)
+    hold.write_text(HELD[phase], encoding="utf-8")
     with started("run", config, "--store", store) as run:
         wait_for(lambda: MOMENTS[phase](folder), run)
         worker = worker_of(run)
         worker.kill()
         said = _last_line(run)
+    hold.unlink()
     assert run.returncode == 1
     assert said == (
         f"error: the engine process {worker.pid} ended by signal 9; what was stored stays, start the work again."

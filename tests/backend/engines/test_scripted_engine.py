@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -241,3 +242,32 @@ def test_facts_state_what_is_known() -> None:
     info = scripted(batch_invariant=True).info()
     assert (info.engine, info.dtype, info.batch_invariant, info.block_size) == ("scripted", "float32", True, 1)
     assert (info.eos_ids, info.special_ids) == ([END], SPECIAL_IDS)
+
+
+def test_a_call_is_held_while_a_file_says_so(tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    engine = scripted({"hold": str(hold)})
+    hold.write_text("exact 2", encoding="utf-8")
+    trace = sample(engine)
+    requests = [request(trace, 9)]
+    first = engine.continuations(requests, "exact", Quiet())
+
+    class LetGo:
+        looks = 0
+
+        def tick(self, tokens: int) -> None:
+            self.looks += 1
+            if self.looks == 3:
+                hold.unlink()
+
+    control = LetGo()
+    assert engine.continuations(requests, "exact", control).continuations == first.continuations
+    assert control.looks > 3
+
+    class Stop:
+        def tick(self, tokens: int) -> None:
+            raise Cancelled("stop")
+
+    hold.write_text("refeed 1", encoding="utf-8")
+    with pytest.raises(Cancelled):
+        engine.continuations(requests, "refeed", Stop())
