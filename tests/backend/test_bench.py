@@ -47,7 +47,7 @@ def test_a_missing_or_broken_dashboard_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(WorkFailed, match="is not there"):
         measure_start(tmp_path / "app.py")
     (tmp_path / "app.py").write_text("raise ValueError('no page')", encoding="utf-8")
-    with pytest.raises(WorkFailed, match=r"the first page failed \(.*no page"):
+    with pytest.raises(WorkFailed, match=r"the page shown first failed \(.*no page"):
         measure_start(tmp_path / "app.py")
 
 
