@@ -173,7 +173,7 @@ def _processor() -> Iterator[Finding]:
             "processor",
             "warning",
             f"{cores} cores without bfloat16 matrix units: bfloat16 is computed with float32 accumulation and rounded",
-            "nothing need be done; the weights take twice the memory",
+            "nothing need be done",
         )
     else:
         yield Finding("processor", "ok", f"{cores} cores; whether it has bfloat16 units is unknown")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from backend.engines.base import Continuation, ContinuationRequest, Verification
+from backend.engines.comparison import difference
 from backend.grading import Grade, grade
 from backend.records import (
     ARMS,
@@ -126,10 +127,10 @@ class Meter:
         readings: list[Continuation | Verification | None] = [*continuations]
         if verification is not None:
             readings.append(verification)
-        equal, difference = None, None
+        gap = None
         if verification is not None and cut.index < len(cut.rollout.topk_ids):
             recorded = TopK(cut.rollout.topk_ids[cut.index], cut.rollout.topk_logprobs[cut.index])
-            equal, difference = compare_top(recorded, verification.top)
+            gap = difference(recorded, verification.top)
         diverged, delta = compare_probes(exact.continuations, records) if exact is not None else (None, None)
         return Measurement(
             pass_=output.pass_,
@@ -148,8 +149,8 @@ class Meter:
             cache_misses=_count(_missed(reading) for reading in readings) if resumed else None,
             warm_requests=_count(_warm(reading) for reading in readings),
             preemptions=output.preemptions,
-            logprobs_equal=equal,
-            logprobs_max_difference=difference,
+            logprobs_equal=None if gap is None else gap == 0,
+            logprobs_max_difference=gap,
             seeds_sha256=_seeds_hash(wanted),
             engine=output.engine,
             probe_diverged=diverged,
@@ -201,31 +202,6 @@ class _Counts:
             truncated[record.arm] += record.answer is None and record.finish_reason == "length"
         complete = len(sampled) == len(ARMS) * k and all(record.correct is not None for record in sampled)
         return cls(right, truncated, complete)
-
-
-def compare_top(recorded: TopK, resumed: TopK) -> tuple[bool | None, float | None]:
-    """Whether a resumed next-token top-k equals the recorded one, and the largest |difference| in nats.
-
-    Equal means ==: the same logprob at every rank, and the same token wherever the logprob lies above the last one
-    compared, for which of several tied tokens made the cut says nothing. Lists of unequal length are compared as far
-    as the shorter goes. (None, None) when there is nothing to compare.
-    """
-    mine, theirs = _ranked(recorded), _ranked(resumed)
-    length = min(len(mine), len(theirs))
-    if length == 0:
-        return None, None
-    mine, theirs = mine[:length], theirs[:length]
-    cut = mine[-1][0]
-    equal = all(a == b and (i == j or a == cut) for (a, i), (b, j) in zip(mine, theirs, strict=True))
-    by_token = {token: value for value, token in theirs}
-    pairs = [(a, b) for (a, _), (b, _) in zip(mine, theirs, strict=True)]
-    pairs += [(value, by_token[token]) for value, token in mine if token in by_token]
-    return equal, max((abs(a - b) for a, b in pairs if a != b), default=0.0)
-
-
-def _ranked(top: TopK) -> list[tuple[float, int]]:
-    pairs = zip(top.logprobs, top.ids, strict=True)
-    return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))
 
 
 def compare_probes(

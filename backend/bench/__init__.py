@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from backend import models
 from backend.bench.result import Result
+from backend.engines.processor import processor_name
 from backend.engines.threads import default_threads
 from backend.errors import UserError
 
@@ -83,22 +84,13 @@ def _machine(threads: int) -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": _processor(),
+        "processor": processor_name() or platform.machine(),
         "cores": os.cpu_count() or 1,
         "threads": threads,
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as facts:
-            names = [line.partition(":")[2].strip() for line in facts if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.machine()
 
 
 __all__ = ["Extent", "Result", "measure", "table"]

@@ -41,6 +41,7 @@ from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.decoding import Bundle, Decoder, Row
 from backend.engines.precision import accumulate_in_float32, has_bfloat16_units, reproducible
+from backend.engines.processor import processor_name
 from backend.engines.ragged import ATTENTION, Layers, PrefillCache, StepCache, attention, cut, size_of
 from backend.engines.threads import default_threads
 from backend.errors import OutOfMemory, UserError
@@ -298,12 +299,8 @@ class _Prefill:
 
 
 def _processor() -> str | None:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0]} ({torch.backends.cpu.get_cpu_capability()})" if names else None
+    name = processor_name()
+    return name and f"{name} ({torch.backends.cpu.get_cpu_capability()})"
 
 
 @contextmanager

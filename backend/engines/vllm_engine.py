@@ -27,9 +27,10 @@ from backend.engines.base import (
 )
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
+from backend.engines.processor import processor_name
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
 from backend.engines.vllm_parts import apart
-from backend.engines.vllm_start import find_device, processor_name, start
+from backend.engines.vllm_start import find_device, start
 from backend.engines.vllm_states import NEXT, Kept, States
 from backend.errors import OutOfMemory, UserError, WorkFailed
 from backend.models import check_architecture, locate

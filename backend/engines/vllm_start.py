@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import platform
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -44,12 +42,3 @@ def start(name: str, arguments: Mapping[str, Any]) -> Any:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         reason = lines[-1][:300] if lines else type(error).__name__
         raise WorkFailed(f"vLLM did not start with {name}: {reason}") from error
-
-
-def processor_name() -> str | None:
-    """The CPU's name, since its kernels follow it."""
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None

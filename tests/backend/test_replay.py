@@ -12,8 +12,7 @@ import pytest
 from backend.engines.base import Quiet, Sampling
 from backend.errors import Cancelled, UserError
 from backend.grading import grade
-from backend.measure import compare_top
-from backend.records import ARMS, PROBE, PROBE_TOKENS, Measurement, Pass, TopK
+from backend.records import ARMS, PROBE, PROBE_TOKENS, Measurement, Pass
 from backend.replay import ReplaySettings, continuation_seed, replay, rollout_seed
 from tests.backend.play import MIXED, Counting, campaign_settings, comparable, measured, sampled, scripted
 
@@ -239,19 +238,3 @@ def test_repeating_a_replay_gives_the_same_records() -> None:
     one, other = measured({"noise": {"refeed": 0.3}}), measured({"noise": {"refeed": 0.3}})
     for pass_ in one:
         assert [comparable(item) for item in one[pass_]] == [comparable(item) for item in other[pass_]]
-
-
-@pytest.mark.parametrize(
-    ("resumed", "equal", "difference"),
-    [
-        (TopK([3, 1, 2], [-2.0, 0.0, -1.0]), True, 0.0),  # another order
-        (TopK([1, 2, 4], [0.0, -1.0, -2.0]), True, 0.0),  # of tied tokens another one made the cut
-        (TopK([1, 4, 3], [0.0, -1.0, -2.0]), False, 0.0),  # another token above the cut
-        (TopK([1, 2, 3], [0.0, -1.0, -2.0000000000000004]), False, 4.440892098500626e-16),
-        (TopK([1, 2, 3], [-0.5, -1.0, -2.0]), False, 0.5),
-        (TopK([1, 2, 3, 9], [0.0, -1.0, -2.0, -7.0]), True, 0.0),
-        (TopK([], []), None, None),
-    ],
-)
-def test_comparing_distributions(resumed: TopK, equal: bool | None, difference: float | None) -> None:
-    assert compare_top(TopK([1, 2, 3], [0.0, -1.0, -2.0]), resumed) == (equal, difference)
