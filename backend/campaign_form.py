@@ -97,9 +97,9 @@ def _file(jobs: Jobs, settings: CampaignSettings) -> None:
             icon=":material/download:",
             on_click="ignore",
         )
-    said = st.session_state.pop(_KEY + "said", None)
-    if said is not None:
-        good, words = said
+    # Shown until the settings change: a page may be drawn again at any time, and would lose what one drawing says.
+    of, good, words = st.session_state.get(_KEY + "said", (None, True, ""))
+    if of == settings:
         (st.success if good else st.error)(words, icon=":material/check:" if good else ":material/error:")
 
 
@@ -107,9 +107,10 @@ def _start(jobs: Jobs, settings: CampaignSettings) -> None:
     try:
         submit_campaign(jobs, settings)
     except PivotscopeError as error:
-        st.session_state[_KEY + "said"] = False, sentence(str(error))
+        said = False, sentence(str(error))
     else:
-        st.session_state[_KEY + "said"] = True, sentence(f"Campaign {settings.name} is in the queue; see below")
+        said = True, sentence(f"Campaign {settings.name} was put in the queue; see below")
+    st.session_state[_KEY + "said"] = settings, *said
 
 
 def _from_file() -> CampaignSettings | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,28 +17,29 @@ from backend.jobs import Job, Jobs
 from backend.runs import RunFolder
 
 _SAID = "campaigns.said"
+_SAID_FOR = 20.0
+"""Seconds for which a success is shown."""
 
 
 def attempt(done: str, action: Callable[..., object], *args: Any) -> None:
-    """Do what a button asks for, and keep the sentence that says what became of it for the next drawing."""
+    """Do what a button asks for, and keep the sentence that says what became of it for the drawings that follow."""
     try:
         action(*args)
     except PivotscopeError as error:
-        st.session_state[_SAID] = False, sentence(str(error))
+        st.session_state[_SAID] = False, sentence(str(error)), time.monotonic()
     else:
-        st.session_state[_SAID] = True, sentence(done)
+        st.session_state[_SAID] = True, sentence(done), time.monotonic()
 
 
 def said() -> None:
-    """What became of the last button: a failure stays until the next one."""
-    good, words = st.session_state.get(_SAID, (True, None))
-    if words is None:
-        return
-    if good:
-        del st.session_state[_SAID]
-        st.toast(words, icon=":material/check:")
-    else:
+    """What became of the last button: success for a while, on a line that is always there, failure until the next."""
+    good, words, when = st.session_state.get(_SAID, (True, "", 0.0))
+    if not good:
         st.error(words, icon=":material/error:")
+    elif time.monotonic() - when < _SAID_FOR:
+        st.caption(f":green[:material/check: {plain(words)}]")
+    else:
+        st.caption("&nbsp;")
 
 
 def draw(jobs: Jobs, row: Row) -> None:

@@ -257,7 +257,7 @@ def _judged(
         return Check(name, "fail", f"{failed} of {total} {what} {when_broken}.")
     if unread:
         return Check(name, "unknown", f"{unread} of {total} {what} do not say.")
-    return Check(name, "pass", f"All {total} {what} {when_whole}.")
+    return Check(name, "pass", f"{total} of {total} {what} {when_whole}.")
 
 
 def _number(readings: Iterable[Reading], which: Callable[[Reading], bool]) -> int:

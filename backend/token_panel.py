@@ -12,7 +12,7 @@ from backend import charts
 from backend.checks import checks, readings_of
 from backend.dashboard import sentence
 from backend.records import ARMS, PROBE, Measurement, Pivot
-from backend.tables import UNDEFINED
+from backend.tables import UNDEFINED, count
 from backend.transcript import continuation_table, display_text, first_difference
 from backend.transcript_view import UNKNOWN, continuation_rows, token_text
 
@@ -90,7 +90,7 @@ def _card(
 def _signed(numerator: int | None, k: int) -> str:
     if numerator is None:
         return "undefined"
-    return f"{numerator / k:+.2f}" if numerator else "0.00"
+    return f"{numerator / k:+.2f}".replace("-", "−") if numerator else "0.00"
 
 
 def _facts(one: Measurement) -> list[str]:
@@ -98,7 +98,7 @@ def _facts(one: Measurement) -> list[str]:
     if one.n_actual is not None:
         facts.append(f"right: actual {one.n_actual} of {one.k}, alternative {one.n_alternative} of {one.k}")
     elif one.numerator is not None:
-        facts.append(f"Â = {one.numerator}/{one.k}; counts an arm are not on record")
+        facts.append(f"Â = {count(one.numerator)}/{one.k}; counts an arm are not on record")
     else:
         facts.append("incomplete: a continuation is missing")
     truncated = (one.truncated_actual or 0) + (one.truncated_alternative or 0)

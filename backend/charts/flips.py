@@ -175,7 +175,7 @@ def credit_delta_histogram(
         text=[f"{counts.get(j, 0):,}" if counts.get(j, 0) else "" for j in grid],
         textposition="outside",
         cliponaxis=False,
-        customdata=[f"{j:+d}/{k}" if j else "0" for j in grid],
+        customdata=[f"{j:+d}/{k}".replace("-", "−") if j else "0" for j in grid],
         hovertemplate="%{customdata}: %{y:,} pivots<extra></extra>",
         showlegend=False,
     )

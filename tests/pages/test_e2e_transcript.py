@@ -120,7 +120,7 @@ def finished(page: Page) -> list[str]:
     expect(page.get_by_role("button", name=re.compile("Replay again"))).to_be_visible(timeout=SLOW)
     expect(page.get_by_test_id("stMetricValue")).to_have_count(3)
     shown = credits_shown(page)
-    assert all(re.fullmatch(r"0\.00|[+-][01]\.\d\d", value) for value in shown), shown
+    assert all(re.fullmatch(r"0\.00|[+−][01]\.\d\d", value) for value in shown), shown
     return shown
 
 
