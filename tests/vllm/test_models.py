@@ -91,7 +91,7 @@ def test_a_pass_that_writes_more_than_the_cache_holds_loses_no_state(start: Call
     requests = [
         ContinuationRequest(trace.handle, len(trace.prompt_ids) + 36, trace.ids[36], seed, SAMPLING)
         for trace in traces
-        for seed in range(16)
+        for seed in range(10)
     ]
     first = engine.continuations(requests, "exact", Quiet())
     backwards = engine.continuations(requests[::-1], "exact", Quiet())
