@@ -11,8 +11,9 @@ from backend.errors import UserError
 from backend.ingest import Campaign
 from backend.jobs import Handle, Job, Jobs
 from backend.launching import claimed, problems_of, refuse_other_settings, spec_of
+from backend.progress import Progress
 from backend.removing import remove_campaign
-from backend.runs import Progress, RunFolder, RunHeldError
+from backend.runs import RunFolder, RunHeldError
 from backend.settings import CampaignSettings, make_settings
 
 __all__ = ["campaign_job", "cancel", "remove", "resume", "settings_of", "step", "submit_campaign"]

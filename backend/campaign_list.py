@@ -11,7 +11,8 @@ from typing import Any, Literal
 from backend.campaign_jobs import campaign_job, step
 from backend.errors import UserError
 from backend.jobs import Job, Jobs
-from backend.runs import Progress, RunFolder, run_folders
+from backend.progress import Progress
+from backend.runs import RunFolder, run_folders
 from backend.settings import CampaignSettings, make_settings, to_toml
 from backend.store import Store
 from backend.tables import Column, Table, count

@@ -22,61 +22,22 @@ import os
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
-from pydantic import TypeAdapter, ValidationError
 
 from backend.errors import UserError
 from backend.files import replacing, write_failure
+from backend.progress import Progress, RunState
 from backend.records import ProblemRecord, ProblemState
 from backend.settings import CampaignSettings, make_settings
 from backend.shards import read_shard_table, shard_files, shard_name, write_shard
 
-RunState = Literal["running", "done", "cancelled", "stopped", "interrupted"]
-
 LOCK_PATIENCE = 1.0
 """Seconds to wait for the lock: somebody who merely looks whether it is held holds it for a moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is. Counts are over the whole campaign, tokens and seconds over this run of it."""
-
-    campaign: str
-    name: str
-    state: RunState
-    """As the runner wrote it; `RunFolder.state` also knows a runner that is gone."""
-    phase: str
-    """`rollouts`, a pass's name, or empty."""
-    total: int
-    """Problems to keep."""
-    limit: int
-    """Most problems that may be looked at."""
-    done: int
-    screened_out: int
-    failed: int
-    fraction: float
-    """Share of the expected work that is behind, 0 to 1."""
-    tokens: int
-    """Tokens computed."""
-    tokens_per_second: float | None
-    """Over the time inside engine calls; None before the first."""
-    seconds: float
-    """Wall time so far."""
-    seconds_left: float | None
-    """Expected wall time still to come; None while it cannot be known."""
-    started: str
-    """UTC, ISO 8601."""
-    updated: str
-    """UTC, ISO 8601."""
-    pid: int
-    """Process that runs the campaign."""
-    message: str | None
-    """The last thing to know, a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +46,6 @@ class Quarantined:
 
     name: str
     reason: str
-
-
-_PROGRESS = TypeAdapter(Progress)
 
 
 class RunHeldError(UserError):
@@ -176,15 +134,15 @@ class RunFolder:
     def progress(self) -> Progress | None:
         """The last progress that was written."""
         try:
-            return _PROGRESS.validate_json((self.path / "progress.json").read_bytes())
-        except (OSError, ValidationError):
+            return Progress.read((self.path / "progress.json").read_bytes())
+        except (OSError, ValueError):
             return None
 
     def write_progress(self, progress: Progress) -> None:
         """Replace the progress; not flushed to the disk, for it says nothing after a crash."""
         temporary = self.path / ".tmp-progress"
         with _writing(self.path):
-            temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+            temporary.write_text(progress.document(), encoding="utf-8")
             temporary.replace(self.path / "progress.json")
 
     def log(self, kind: str, **facts: Any) -> None:

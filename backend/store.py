@@ -1,51 +1,32 @@
 """The store: one DuckDB file, owned by one process, holding every campaign.
 
-Reading and writing are thread-safe: each call has a cursor of its own, and writes queue behind one lock. Rows come
-in by Arrow and SQL, in one transaction a call; what is stored is never overwritten.
+Rows come in by Arrow and SQL, in one transaction a call; what is stored is never overwritten. `backend.database` says
+how the file is opened, and who may read and write when.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pandas as pd
 import pyarrow as pa
 
 from backend import ingest, instruments, measurements, pairing, queries, schema
 from backend.checks import Reading
-from backend.errors import PivotscopeError, UserError, WorkFailed
-from backend.files import replacing
+from backend.database import Database, remember
+from backend.errors import UserError
+from backend.files import file_sha256, replacing
 from backend.ingest import Campaign
 from backend.records import ProblemRecord, Rollout
 from backend.shards import from_table, read_shard_table, to_table
-from backend.store_errors import opening_failure, sentences
+from backend.store_errors import sentences
 
 __all__ = ["Campaign", "ShardReport", "Store"]
 
-_WRITING = threading.RLock()
-"""One writer a process: two stores opened on one file share DuckDB's instance."""
-
 _SHARDS_A_TRANSACTION = 64
-
-_written = 0
-"""How many transactions this process has committed, to any store: while it stands still, so do all results."""
-
-# DuckDB would take most of the machine, where a model wants to live; what needs more than this goes to the disk.
-# New rows stay in memory, not yet compressed, until a checkpoint; but each one compresses anew what shares a row group
-# with them. 32 MB takes 80 MB less memory than 256 MB while the campaigns that ship come in, and no longer.
-_CONFIG: dict[str, str | bool | int | float | list[str]] = {
-    "autoinstall_known_extensions": "false",
-    "memory_limit": "2GB",
-    "checkpoint_threshold": "32MB",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,94 +39,12 @@ class ShardReport:
     """Torn, foreign or contradictory files, with the sentence that says why."""
 
 
-class Store:
+class Store(Database):
     """An open store. Raises `UserError` with one sentence where the file cannot be opened as one."""
 
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
-        self.path = path.resolve()
-        self.read_only = read_only
-        self.before_closing: list[Callable[[], None]] = []
-        """Called before the file is let go of: how a thread that writes to it is told to end."""
+        super().__init__(path, read_only=read_only)
         self._revisions: dict[frozenset[str], tuple[int, tuple[Any, ...]]] = {}
-        if self.path.is_dir():
-            raise UserError(f"{path} is a folder; give --store a file in it, for example {path / 'pivotscope.duckdb'}")
-        try:
-            self._connection = duckdb.connect(str(self.path), read_only=read_only, config=_CONFIG)
-        except duckdb.Error as error:
-            raise opening_failure(path, error) from None
-        try:
-            with sentences(path):
-                self._prepare(path)
-        except PivotscopeError:
-            self._connection.close()
-            raise
-        self._inode = self.path.stat().st_ino
-
-    def _prepare(self, path: Path) -> None:
-        seen = schema.applied(self._connection)
-        known = [migration.__name__ for migration in schema.MIGRATIONS]
-        if seen is None:
-            raise UserError(f"{path} is a DuckDB file of another program; give --store another file")
-        if unknown := [name for name in seen if name not in known]:
-            raise UserError(
-                f"{path} was written by a newer Pivotscope (its tables have seen {unknown[0]}); "
-                "update Pivotscope, or give --store another file"
-            )
-        if seen != known and self.read_only:
-            raise UserError(
-                f"{path} was written by an older Pivotscope; open it once for writing to bring it up to date"
-            )
-        if seen != known:
-            schema.migrate(self._connection, seen)
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Flush and let go of the file."""
-        while self.before_closing:
-            self.before_closing.pop()()
-        with sentences(self.path):
-            self._connection.close()
-
-    @contextmanager
-    def _reading(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        cursor = self._connection.cursor()
-        try:
-            with sentences(self.path):
-                yield cursor
-        finally:
-            cursor.close()
-
-    @contextmanager
-    def _writing(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        global _written
-        if self.read_only:
-            raise UserError(f"{self.path} is open for reading only")
-        with _WRITING, self._reading() as cursor:
-            self._refuse_if_gone()
-            cursor.begin()
-            try:
-                yield cursor
-                cursor.commit()
-                _written += 1
-            except BaseException:
-                _roll_back(cursor)
-                raise
-
-    def _refuse_if_gone(self) -> None:
-        try:
-            gone = self.path.stat().st_ino != self._inode
-        except FileNotFoundError:
-            gone = True
-        if gone:
-            raise WorkFailed(
-                f"{self.path} was removed or replaced while process {os.getpid()} had it open; nothing more is written "
-                "to it: stop that process, put the file back from a copy, and start again"
-            )
 
     # Campaigns
 
@@ -258,16 +157,16 @@ class Store:
         tables: Iterable[pa.Table],
         where: str,
         engines: Mapping[str, str] | None = None,
-        remember: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> bool:
         """Add a whole campaign in one transaction, or nothing; False when its id is there already.
 
         `tables` are under `shards.SCHEMA`; `engines` are facts by digest; `where` names the source in an error;
-        `remember` are settings that the same transaction keeps, whether or not the campaign was there.
+        `settings` are those that the same transaction keeps, whether or not the campaign was there.
         """
         with self._writing() as cursor:
-            for key, value in (remember or {}).items():
-                _remember(cursor, key, value)
+            for key, value in (settings or {}).items():
+                remember(cursor, key, value)
             if not ingest.add_campaign(cursor, campaign):
                 return False
             for digest, info in (engines or {}).items():
@@ -341,7 +240,7 @@ class Store:
 
     def revision(self, campaigns: Sequence[str]) -> tuple[Any, ...]:
         """A value to keep results under: it changes whenever what a report says of the campaigns can."""
-        key, written = frozenset(campaigns), _written
+        key, written = frozenset(campaigns), Database.written
         kept = self._revisions.get(key)
         if kept is None or kept[0] != written:
             with self._reading() as cursor:
@@ -392,55 +291,3 @@ class Store:
         """The engine facts of those digests that the store knows."""
         with self._reading() as cursor:
             return queries.engine_facts(cursor, list(digests))
-
-    # The file itself
-
-    def setting(self, key: str) -> str | None:
-        """A remembered value."""
-        with self._reading() as cursor:
-            row = queries.first(cursor, 'SELECT "value" FROM setting WHERE "key" = ?', [key])
-        return None if row is None else str(row[0])
-
-    def settings(self, prefix: str) -> dict[str, str]:
-        """The remembered values whose keys begin so."""
-        with self._reading() as cursor:
-            query = 'SELECT "key", "value" FROM setting WHERE starts_with("key", ?)'
-            return dict(cursor.execute(query, [prefix]).fetchall())
-
-    def set_setting(self, key: str, value: str) -> None:
-        """Remember a value."""
-        with self._writing() as cursor:
-            _remember(cursor, key, value)
-
-    def snapshot(self, to: Path) -> None:
-        """Copy the whole store, open as it is, to another file; a copy of the file would miss what is in flight."""
-        with replacing(to) as temporary, self._reading() as cursor:
-            temporary.unlink()
-            quoted = str(temporary).replace("'", "''")
-            (own,) = queries.first(cursor, "SELECT current_database()") or ("",)
-            cursor.execute(f"ATTACH '{quoted}' AS snapshot")
-            try:
-                cursor.execute(f'COPY FROM DATABASE "{own}" TO snapshot')
-            finally:
-                cursor.execute("DETACH snapshot")
-
-
-def file_sha256(path: Path) -> str:
-    """Hash of a file's content. Raises `UserError` where it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-
-
-def _remember(cursor: duckdb.DuckDBPyConnection, key: str, value: str) -> None:
-    cursor.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", [key, value])
-
-
-def _roll_back(cursor: duckdb.DuckDBPyConnection) -> None:
-    try:
-        cursor.rollback()
-    except duckdb.Error:
-        # A failed commit has ended the transaction already, and the first error is the one to tell.
-        return

@@ -11,8 +11,9 @@ import psutil
 
 from backend.engines.base import Control
 from backend.errors import Cancelled
+from backend.progress import Progress, RunState
 from backend.records import ProblemState
-from backend.runs import Progress, RunFolder, RunState, utc_now
+from backend.runs import RunFolder, utc_now
 from backend.settings import CampaignSettings
 
 PROGRESS_EVERY = 0.25

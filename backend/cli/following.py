@@ -8,7 +8,8 @@ from pathlib import Path
 
 from backend.cli.progress import Bar, show_campaign
 from backend.errors import Cancelled, PivotscopeError, UserError, WorkFailed
-from backend.runs import Progress, RunFolder, run_folders
+from backend.progress import Progress
+from backend.runs import RunFolder, run_folders
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at a run's progress."""

@@ -8,7 +8,7 @@ from typing import Self
 
 from tqdm import tqdm
 
-from backend.runs import Progress
+from backend.progress import Progress
 
 LINE_EVERY = 30.0
 """Seconds between two lines where stderr is no terminal."""

@@ -16,7 +16,8 @@ from backend.engines.remote import RemoteEngine
 from backend.errors import Cancelled, PivotscopeError, UserError, WorkFailed
 from backend.launching import claimed, problems_of, refuse_other_settings, spec_of
 from backend.opening import open_store
-from backend.runs import Progress, RunFolder, RunHeldError
+from backend.progress import Progress
+from backend.runs import RunFolder, RunHeldError
 from backend.settings import CampaignSettings, load_settings
 from backend.store_errors import StoreHeldError
 

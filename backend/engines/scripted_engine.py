@@ -1,31 +1,17 @@
 """An engine without weights: it plays the written-down model of `scripted_model`, and breaks on request.
 
 The numerics contract is the real engines': the same state gives the same bits, a request's seed alone draws its
-tokens, and exact and refeed agree unless noise was asked for. What can be asked for (`engine_options`):
-
-- `noise`, `fewer_cached`, `warm`, `preemptions`, `dropped`: a table from a source to an amount. The source is `exact`,
-  `refeed` or (noise only) `rebuild`; `exact:2` means only the second time the same request is made, which is how one
-  pass alone is hit. Noise is the largest change of a logprob in nats; `fewer_cached` and `warm` are tokens; `dropped`
-  counts requests lost.
-- `altered_logprob = n`: the n-th verified point comes back with one logprob moved by one unit in the last place.
-- `facts_change = n`: after n continuation calls the engine describes itself differently.
-- `fail_on = "text"`: sampling rollouts of a prompt that contains the text raises an error.
-- `memory_requests = n`: a call with more requests than n runs out of memory.
-- `delay = s`: seconds that each step takes.
-- `hold = "FILE"`: while the file exists and says `rollouts 2`, the second call for rollouts waits, and later ones do;
-  `exact 4` and `refeed 1` are calls for continuations. So a kill or a look meets the run exactly there.
+tokens, and exact and refeed agree unless noise was asked for; `scripted_faults` lists what can be asked for.
 """
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from backend.engines.base import (
@@ -41,58 +27,10 @@ from backend.engines.base import (
     Verification,
 )
 from backend.engines.comparison import difference
+from backend.engines.scripted_faults import Faults, amount
 from backend.engines.scripted_model import END, SPECIAL_IDS, START, TURN, Reader, token_bytes, uniform
 from backend.errors import OutOfMemory, UserError
 from backend.records import Finish, Source, TopK, Trace
-
-Table = Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Faults:
-    """What shall go wrong; see the module's description."""
-
-    noise: Table = field(default_factory=dict)
-    fewer_cached: Table = field(default_factory=dict)
-    warm: Table = field(default_factory=dict)
-    preemptions: Table = field(default_factory=dict)
-    dropped: Table = field(default_factory=dict)
-    altered_logprob: int = 0
-    facts_change: int = 0
-    fail_on: str = ""
-    memory_requests: int = 0
-    delay: float = 0.0
-    hold: str = ""
-
-    @classmethod
-    def read(cls, options: Mapping[str, Any]) -> Faults:
-        """Options as a campaign file gives them. Raises `UserError` for an unknown or wrong one."""
-        kinds = {name: type(getattr(cls(), name)) for name in cls.__dataclass_fields__}
-        for name, value in options.items():
-            if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known ones are {', '.join(kinds)}"
-                raise UserError(f"engine_options: unknown option `{name}` of the scripted engine; {hint}")
-            kind = kinds[name]
-            if kind is dict:
-                _check_table(name, value)
-            elif isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-                raise UserError(f"engine_options: `{name}` is {value!r}, but must be of type {kind.__name__}")
-        return cls(**options)
-
-
-def _check_table(name: str, value: Any) -> None:
-    sources = ("exact", "refeed", "rebuild") if name == "noise" else ("exact", "refeed")
-    if not isinstance(value, Mapping):
-        raise UserError(f"engine_options: `{name}` is {value!r}, but must be a table such as {{ refeed = 1 }}")
-    for key, amount in value.items():
-        source, _, visit = str(key).partition(":")
-        if source not in sources or (visit and not visit.isdecimal()):
-            raise UserError(
-                f"engine_options: `{name}.{key}` is not one of {', '.join(sources)}, or one with `:n` after it"
-            )
-        if isinstance(amount, bool) or not isinstance(amount, (int, float)):
-            raise UserError(f"engine_options: `{name}.{key}` is {amount!r}, but must be a number")
 
 
 @dataclass(slots=True)
@@ -245,21 +183,21 @@ class ScriptedEngine:
             visits.append(state.visits[key])
             reader = readers.at(request.handle, state, request.position)
             reader.feed(request.token)
-            noise = _amount(faults.noise, source, visits[-1]) + (state.noise if source == "exact" else 0.0)
+            noise = amount(faults.noise, source, visits[-1]) + (state.noise if source == "exact" else 0.0)
             rows.append(_Row(reader, request.sampling, request.seed, noise))
         for batch in [[row] for row in rows] if serial else [rows]:
             self._play(batch, control)
         continuations: list[Continuation | None] = []
         for request, row, visit in zip(requests, rows, visits, strict=True):
             expected = request.position if source == "exact" else 0
-            cached = expected - _amount(faults.fewer_cached, source, visit) + _amount(faults.warm, source, visit)
+            cached = expected - amount(faults.fewer_cached, source, visit) + amount(faults.warm, source, visit)
             continuations.append(
                 Continuation(row.ids, row.logprobs, row.finish_reason or "length", expected, max(int(cached), 0))
             )
         visit = max(visits, default=1)
-        for index in range(min(int(_amount(faults.dropped, source, visit)), len(continuations))):
+        for index in range(min(int(amount(faults.dropped, source, visit)), len(continuations))):
             continuations[index] = None
-        return Batch(continuations, preemptions=int(_amount(faults.preemptions, source, visit)))
+        return Batch(continuations, preemptions=int(amount(faults.preemptions, source, visit)))
 
     def verify(self, points: Sequence[Point], control: Control) -> list[Verification]:
         self._need_memory(len(points))
@@ -278,7 +216,7 @@ class ScriptedEngine:
         return verifications
 
     def rebuild(self, traces: Sequence[Trace], control: Control) -> list[Rebuilt]:
-        noise = _amount(self._faults.noise, "rebuild", 1)
+        noise = amount(self._faults.noise, "rebuild", 1)
         verdicts = []
         for trace in traces:
             reader = Reader.after_prompt(self._model, trace.prompt_ids)
@@ -334,16 +272,9 @@ class ScriptedEngine:
         """Count a call, and let it wait for as long as it is held."""
         self._need_memory(requests)
         self._calls[kind] += 1
-        while self._held(kind):
+        while self._faults.holds(kind, self._calls[kind]):
             control.tick(0)
             time.sleep(0.01)
-
-    def _held(self, kind: str) -> bool:
-        try:
-            held, _, number = Path(self._faults.hold).read_text(encoding="utf-8").partition(" ")
-            return held == kind and self._calls[kind] >= int(number)
-        except (OSError, ValueError):
-            return False  # no such file, or one that is just being written
 
     def _need_memory(self, requests: int) -> None:
         if 0 < self._faults.memory_requests < requests:
@@ -373,7 +304,3 @@ class _Readers:
             reader.feed(state.ids[len(along) - 1])
             along.append(reader)
         return along[index].copy()
-
-
-def _amount(table: Table, source: str, visit: int) -> float:
-    return table.get(f"{source}:{visit}", table.get(source, 0))

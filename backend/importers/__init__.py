@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from backend.errors import UserError
+from backend.files import file_sha256
 from backend.importers.naming import free_name
 from backend.importers.parquet import Bundle
 from backend.importers.reading import MAX_BYTES, content_id, parse_object, read_bytes
@@ -15,7 +16,7 @@ from backend.importers.rollouts import read_rollout
 from backend.ingest import Campaign
 from backend.records import ProblemRecord
 from backend.shards import to_table
-from backend.store import Store, file_sha256
+from backend.store import Store
 
 __all__ = ["MAX_BYTES", "Imported", "free_name", "import_path"]
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from backend.files import file_sha256
 from backend.importers.naming import free_name
 from backend.importers.parquet import Bundle
-from backend.store import Store, file_sha256
+from backend.store import Store
 
 FIRST = "smollm2-sft"
 """The one that a newcomer should meet first; the others follow by name."""

@@ -15,8 +15,9 @@ from backend.campaign import Outcome, run_campaign
 from backend.engines.base import Control, Quiet, RolloutRequest
 from backend.engines.scripted_engine import ScriptedEngine
 from backend.errors import Cancelled, UserError, WorkFailed
+from backend.progress import Progress
 from backend.records import Problem, ProblemRecord, Trace
-from backend.runs import Progress, RunFolder
+from backend.runs import RunFolder
 from backend.settings import CampaignSettings
 from backend.shards import read_shard, shard_files, shard_name
 from tests.backend.play import PROBLEMS, Counting, campaign_settings, comparable

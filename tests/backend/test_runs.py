@@ -14,8 +14,9 @@ import pytest
 
 from backend import runs
 from backend.errors import UserError, WorkFailed
+from backend.progress import Progress
 from backend.records import ProblemRecord
-from backend.runs import Progress, RunFolder, RunHeldError, run_folders
+from backend.runs import RunFolder, RunHeldError, run_folders
 from backend.shards import read_shard, shard_name
 from tests.backend.play import campaign_settings
 

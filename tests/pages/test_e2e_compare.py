@@ -12,8 +12,9 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from backend.engines.scripted_model import END, SPECIAL_IDS
 from backend.errors import UserError
+from backend.files import file_sha256
 from backend.pivots import pivot_at
-from backend.store import Store, file_sha256
+from backend.store import Store
 from tests.browser import ROOT, serve
 from tests.pages.compared import fill
 

@@ -12,10 +12,11 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from backend.files import file_sha256
 from backend.ingest import Campaign
 from backend.records import ProblemRecord, Rollout, TokenText
 from backend.settings import make_settings
-from backend.store import Store, file_sha256
+from backend.store import Store
 from tests.browser import ROOT, serve
 
 expect.set_options(timeout=60_000)  # a shared machine can be slow; what is shown counts, not when

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from backend.cli.progress import Bar, duration, show_campaign
-from backend.runs import Progress
+from backend.progress import Progress
 
 HALF = Progress(
     "id", "small", "running", "refeed", 6, 6, 3, 0, 0, 0.5, 900, 45.2, 20.0, 130.0, "t0", "t1", 1, None
