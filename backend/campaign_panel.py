@@ -49,8 +49,9 @@ def draw(jobs: Jobs, row: Row) -> None:
             _name(row)
             standing = row.standing
             st.badge(standing.word, icon=standing.icon, color=standing.colour)
-            st.caption(f"{plain(row.facts)} · {row.counts}", width="stretch")
+            st.space("stretch")
             _buttons(jobs, row)
+        st.caption(f"{plain(row.facts)} · {row.counts}")
         if row.active:
             fraction, line = campaign_list.at_work(row)
             st.progress(min(max(fraction or 0.0, 0.0), 1.0), text=plain(line))
