@@ -58,15 +58,17 @@ def measured(name: str, problems: int, sequences: int) -> dict[str, Any]:
         EngineSpec("vllm", name, str(model.path), "bfloat16", model.sha256, False, options(sequences))
     )
     try:
+        length = {"max_model_len": engine.info().context_length}
         cuts = sampled(engine, problems)
         settings = ReplaySettings(4, LIMIT)
+        every = _Counting()
         started = time.perf_counter()
-        found = replay(engine, cuts, settings, Quiet())
+        found = replay(engine, cuts, settings, every)
         seconds = time.perf_counter() - started
     finally:
         engine.close()
     tokens = sum(len(c.ids) for pass_ in found.values() for one in pass_ for c in one.continuations)
-    work = {"model": str(model.path), "options": options(sequences), "requests": requests(cuts, settings)}
+    work = {"model": str(model.path), "options": options(sequences) | length, "requests": requests(cuts, settings)}
     alone = in_a_process_of_its_own(work)
     return {
         "sequences": sequences,
@@ -75,7 +77,19 @@ def measured(name: str, problems: int, sequences: int) -> dict[str, Any]:
         "pipeline": {"tokens": tokens, "seconds": seconds, "tokens_per_second": tokens / seconds},
         "bare": alone,
         "ratio": (tokens / seconds) / alone["tokens_per_second"],
+        # What exactness costs beside: tails that are forced through decode steps, and the verification requests.
+        "decoded": every.tokens,
+        "decoded_ratio": (every.tokens / seconds) / alone["tokens_per_second"],
     }
+
+
+class _Counting:
+    """A control that counts every token that the engine decodes, the forced ones included."""
+
+    tokens = 0
+
+    def tick(self, tokens: int) -> None:
+        self.tokens += tokens
 
 
 def sampled(engine: RemoteEngine, count: int) -> list[Cut]:
@@ -131,7 +145,7 @@ def bare(work: dict[str, Any]) -> dict[str, Any]:
     """`LLM.generate` over the requests, once a pass, prefix cache on."""
     from vllm import LLM, SamplingParams, TokensPrompt
 
-    llm = LLM(model=work["model"], dtype="bfloat16", enable_prefix_caching=True, max_model_len=8192, **work["options"])
+    llm = LLM(model=work["model"], dtype="bfloat16", enable_prefix_caching=True, **work["options"])
     prompts = [TokensPrompt(prompt_token_ids=one["prompt"]) for one in work["requests"]]
     sampling = [
         SamplingParams(
