@@ -33,10 +33,7 @@ class _Pivots:
         self.cursor, self.campaign = cursor, campaign
         query = 'SELECT id, problem, rollout, position, margin FROM "pivot" WHERE campaign = ? AND planned'
         self.table = cursor.sql(query, params=[campaign]).to_arrow_table()
-        ids = self.table["id"].to_numpy()
-        self.first = int(ids.min()) if len(ids) else 0
-        self.row = np.full(int(ids.max()) - self.first + 1 if len(ids) else 0, -1, dtype=np.int64)
-        self.row[ids - self.first] = np.arange(len(ids))
+        self.ids = self.table["id"].to_numpy()
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -51,20 +48,28 @@ class _Pivots:
             SELECT pivot_id, {columns} FROM measurement WHERE campaign = ? AND run = 'campaign' AND pass = ?
         """  # noqa: S608 (our own column names)
         found = self.cursor.sql(query, params=[self.campaign, pass_]).to_arrow_table()
-        at = found["pivot_id"].to_numpy() - self.first
-        inside = (at >= 0) & (at < len(self.row))
-        target = np.where(inside, self.row[np.where(inside, at, 0)], -1) if len(self.row) else np.full(len(at), -1)
-        in_order = len(target) == len(self) and np.array_equal(target, np.arange(len(self)))
+        ids = found["pivot_id"].to_numpy()
+        read = [_column(found[name]) for name in found.column_names[1:]]
+        if np.array_equal(ids, self.ids):  # as a campaign leaves them
+            return read
+        target = self._rows(ids)
+        planned = target >= 0
         aligned = []
-        for name in found.column_names[1:]:
-            values, missing = _column(found[name])
-            if not in_order:
-                planned = target >= 0
-                scattered, lacking = np.zeros(len(self), dtype=values.dtype), np.ones(len(self), dtype=np.bool_)
-                scattered[target[planned]], lacking[target[planned]] = values[planned], missing[planned]
-                values, missing = scattered, lacking
-            aligned.append((values, missing))
+        for values, missing in read:
+            scattered, lacking = np.zeros(len(self), dtype=values.dtype), np.ones(len(self), dtype=np.bool_)
+            scattered[target[planned]], lacking[target[planned]] = values[planned], missing[planned]
+            aligned.append((scattered, lacking))
         return aligned
+
+    def _rows(self, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Each id's row here, −1 where it is none of these pivots."""
+        if not len(self):
+            return np.full(len(ids), -1)
+        least = int(self.ids.min())
+        row = np.full(int(self.ids.max()) - least + 1, -1, dtype=np.int64)
+        row[self.ids - least] = np.arange(len(self))
+        inside = (ids >= least) & (ids < least + len(row))
+        return np.where(inside, row[np.where(inside, ids - least, 0)], -1)
 
 
 def _column(column: pa.ChunkedArray) -> Column:
