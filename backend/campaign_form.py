@@ -77,8 +77,7 @@ def draw(jobs: Jobs, taken: Collection[str]) -> None:
 
 def _file(jobs: Jobs, settings: CampaignSettings) -> None:
     text = to_toml(settings)
-    st.caption("The same file runs from a terminal: `python -m backend run FILE.toml`. Running it again resumes it.")
-    st.code(text, language="toml", wrap_lines=True)
+    # The file comes last: it is drawn in steps, and would move the buttons below it.
     with st.container(horizontal=True):
         st.button(
             "Start campaign",
@@ -101,6 +100,8 @@ def _file(jobs: Jobs, settings: CampaignSettings) -> None:
     of, good, words = st.session_state.get(_KEY + "said", (None, True, ""))
     if of == settings:
         (st.success if good else st.error)(words, icon=":material/check:" if good else ":material/error:")
+    st.caption("The same file runs from a terminal: `python -m backend run FILE.toml`. Running it again resumes it.")
+    st.code(text, language="toml", wrap_lines=True)
 
 
 def _start(jobs: Jobs, settings: CampaignSettings) -> None:

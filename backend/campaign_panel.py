@@ -45,12 +45,16 @@ def said() -> None:
 def draw(jobs: Jobs, row: Row) -> None:
     """A campaign's box."""
     with st.container(border=True, key=f"campaign-{row.campaign}"):
-        with st.container(horizontal=True, vertical_alignment="center"):
+        # Columns, not one row: there a button would move away under the pointer whenever its neighbours change.
+        title, action, removal = st.columns([6, 1, 1], vertical_alignment="center", gap="small")
+        with title.container(horizontal=True, vertical_alignment="center"):
             _name(row)
             standing = row.standing
             st.badge(standing.word, icon=standing.icon, color=standing.colour)
-            st.space("stretch")
-            _buttons(jobs, row)
+        with action:
+            _action(jobs, row)
+        with removal:
+            _removal(jobs, row)
         st.caption(f"{plain(row.facts)} · {row.counts}")
         if row.active:
             fraction, line = campaign_list.at_work(row)
@@ -75,30 +79,31 @@ def _name(row: Row) -> None:
         st.markdown(f"**{plain(row.name)}**", width="content")
 
 
-def _buttons(jobs: Jobs, row: Row) -> None:
+def _action(jobs: Jobs, row: Row) -> None:
+    """Cancel or resume, where there is something to do."""
     if row.active:
-        st.button(
-            "Cancel",
-            key=f"cancel-{row.campaign}",
-            icon=":material/stop:",
-            on_click=attempt,
-            args=(
-                f"Campaign {row.name} is asked to stop; what is finished stays",
-                campaign_jobs.cancel,
-                jobs,
-                row.campaign,
-            ),
-        )
-        return
-    if row.resumable:
-        st.button(
-            "Resume",
-            key=f"resume-{row.campaign}",
-            icon=":material/play_arrow:",
-            on_click=attempt,
-            args=(f"Campaign {row.name} goes on where it stood", campaign_jobs.resume, jobs, row.campaign),
-        )
-    with st.popover("Remove", key=f"remove-{row.campaign}", icon=":material/delete:"):
+        words = f"Campaign {row.name} is asked to stop; what is finished stays"
+        _button("Cancel", ":material/stop:", words, campaign_jobs.cancel, jobs, row)
+    elif row.resumable:
+        words = f"Campaign {row.name} goes on where it stood"
+        _button("Resume", ":material/play_arrow:", words, campaign_jobs.resume, jobs, row)
+
+
+def _button(label: str, icon: str, done: str, action: Callable[[Jobs, str], object], jobs: Jobs, row: Row) -> None:
+    st.button(
+        label,
+        key=f"{label.lower()}-{row.campaign}",
+        icon=icon,
+        width="stretch",
+        on_click=attempt,
+        args=(done, action, jobs, row.campaign),
+    )
+
+
+def _removal(jobs: Jobs, row: Row) -> None:
+    with st.popover(
+        "Remove", key=f"remove-{row.campaign}", icon=":material/delete:", disabled=row.active, width="stretch"
+    ):
         st.markdown(f"**{plain(row.name)}** with everything it holds ({row.counts}) goes for good.")
         st.button(
             "Remove for good",

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, TimeoutError, expect
 
 from backend.campaign_jobs import submit_campaign
 from backend.jobs import Jobs
@@ -88,8 +88,14 @@ def until(condition: Callable[[], Any]) -> Any:
 def start(page: Page, settings: CampaignSettings) -> Callable[[], None]:
     """Paste a campaign's file; gives what presses the button."""
     page.get_by_text("Start a campaign", exact=True).click()
-    page.get_by_role("radio", name="Campaign file").click()
-    text = page.get_by_label("Or its text")
+    way, text = page.get_by_role("radio", name="Campaign file"), page.get_by_label("Or its text")
+    for _ in range(3):
+        way.click()
+        try:
+            text.wait_for(timeout=PATIENCE * 1000 / 3)
+            break
+        except TimeoutError:
+            continue  # the box was still opening, and moved away between press and release
     text.fill(to_toml(settings))
     text.press("Control+Enter")
     button = page.get_by_role("button", name="Start campaign")
