@@ -15,12 +15,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from backend.engines.options import check_type, kind_of
 from backend.errors import UserError
 
 Table = Mapping[str, float]
@@ -47,15 +47,11 @@ class Faults:
         """Options as a campaign file gives them. Raises `UserError` for an unknown or wrong one."""
         kinds = {name: type(getattr(cls(), name)) for name in cls.__dataclass_fields__}
         for name, value in options.items():
-            if name not in kinds:
-                near = difflib.get_close_matches(name, kinds, n=1)
-                hint = f"did you mean `{near[0]}`?" if near else f"known ones are {', '.join(kinds)}"
-                raise UserError(f"engine_options: unknown option `{name}` of the scripted engine; {hint}")
-            kind = kinds[name]
+            kind = kind_of(name, kinds, "scripted")
             if kind is dict:
                 _check_table(name, value)
-            elif isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
-                raise UserError(f"engine_options: `{name}` is {value!r}, but must be of type {kind.__name__}")
+            else:
+                check_type(name, value, kind)
         return cls(**options)
 
     def holds(self, kind: str, calls: int) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from backend.engines.options import check_type, kind_of
 from backend.errors import UserError
 
 CPU_BLOCK = 32
@@ -69,14 +69,8 @@ def enter(variables: Mapping[str, str]) -> None:
 def read_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """`engine_options` of a campaign file, checked. Raises `UserError` for an unknown or wrong one."""
     for name, value in options.items():
-        if name not in _KINDS:
-            near = difflib.get_close_matches(name, _KINDS, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known ones are {', '.join(_KINDS)}"
-            raise UserError(f"engine_options: unknown option `{name}` of the vllm engine; {hint}")
-        kind = _KINDS[name]
-        right = isinstance(value, (int, float) if kind is float else kind)
-        if not right or (isinstance(value, bool) and kind is not bool):
-            raise UserError(f"engine_options: `{name}` is {value!r}, but must be of type {kind.__name__}")
+        kind = kind_of(name, _KINDS, "vllm")
+        check_type(name, value, kind)
         if kind is int and value < 1:
             raise UserError(f"engine_options: `{name}` is {value}, but must be at least 1")
     if not 0 < options.get("gpu_memory_utilization", 1) <= 1:
