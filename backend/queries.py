@@ -123,6 +123,13 @@ def rollouts(cursor: Connection, campaign: str, problem: str) -> list[dict[str, 
     return rows(cursor, query, [campaign, problem])
 
 
+def runs_at(cursor: Connection, campaign: str, problem: str, rollout: int, position: int) -> set[str]:
+    query = """
+        SELECT DISTINCT run FROM measurement WHERE campaign = ? AND problem = ? AND rollout = ? AND position = ?
+    """
+    return {run for (run,) in cursor.execute(query, [campaign, problem, rollout, position]).fetchall()}
+
+
 def most_telling(cursor: Connection, campaign: str) -> tuple[str, int] | None:
     query = """
         SELECT problem, rollout FROM (

@@ -27,7 +27,7 @@ def replay_settings(key: str = "") -> tuple[int, int]:
 
 def clicked(picked: Picked, position: int, k: int, limit: int) -> None:
     """A click on a token: what is stored of it will be shown; what is not is replayed."""
-    if not picked.runs(position) and picked.can_cut(position):
+    if not _runs_stored(picked, position) and picked.can_cut(position):
         live_jobs.submit_replay(jobs(), picked.place, position, k, limit)
 
 
@@ -36,8 +36,19 @@ def token(picked: Picked, position: int, k: int, limit: int, *, key: str = "") -
     job = jobs().find(live_jobs.replay_key(picked.place, position))
     if job is not None and not job.over:
         st.fragment(_running, run_every=0.5)(picked, position, job.id, key)
+    elif _runs_stored(picked, position) != {run.run for run in picked.runs(position)}:
+        st.rerun()
     else:
         _stored(picked, position, k, limit, job, key)
+
+
+def _runs_stored(picked: Picked, position: int) -> set[str]:
+    """The runs at a position as the store has them now.
+
+    A fragment is drawn again with the rollout that was read for the page; meanwhile somebody else may have replayed
+    the token, or its own replay was over before the first look at it.
+    """
+    return jobs().store.runs_at(picked.place.campaign, picked.place.problem, picked.place.rollout, position)
 
 
 def _running(picked: Picked, position: int, number: int, key: str) -> None:

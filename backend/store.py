@@ -187,6 +187,11 @@ class Store(Database):
         with self._reading() as cursor:
             return queries.rollouts(cursor, campaign, problem)
 
+    def runs_at(self, campaign: str, problem: str, rollout: int, position: int) -> set[str]:
+        """The runs that have measured a position of a rollout, without reading what they measured."""
+        with self._reading() as cursor:
+            return queries.runs_at(cursor, campaign, problem, rollout, position)
+
     def most_telling(self, campaign: str) -> tuple[str, int] | None:
         """Problem and rollout with the most pivots whose credit refeed turns, then with the largest credits.
 

@@ -63,6 +63,8 @@ def test_any_token_is_replayed_and_stored_as_a_run_of_its_own(bench: Bench, stor
     assert document["passes"]["exact"]["provenance"] == "live"
     again = bench.replay(place(), position, Quiet(), k=3, max_continuation_tokens=20)
     assert again["run"] != document["run"]
+    assert store.runs_at(*place_of(place()), position) == {document["run"], again["run"]}
+    assert store.runs_at(*place_of(place()), position + 1) == set()
     for name in STANDARD_PASSES:
         assert again["passes"][name]["output_sha256"] == document["passes"][name]["output_sha256"]
     (pivot,) = store.rollout(*place_of(place())).pivots

@@ -29,9 +29,10 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, st
 
 
 @pytest.fixture(scope="module")
-def target(filled: tuple[Path, dict[str, str]]) -> tuple[str, int]:
-    """A problem, and a position of rollout 1 in the text that Alpha and Beta share, which nobody measured yet."""
+def targets(filled: tuple[Path, dict[str, str]]) -> list[tuple[str, int]]:
+    """Problems, and positions of rollout 1 in the text that Alpha and Beta share, which nobody measured yet."""
     path, ids = filled
+    found = []
     with Store(path) as store:
         for row in store.problems(ids["Beta"]):
             mine, other = (store.rollout(ids[name], row["problem"], 1) for name in ("Beta", "Alpha"))
@@ -42,12 +43,13 @@ def target(filled: tuple[Path, dict[str, str]]) -> tuple[str, int]:
                     continue
                 with contextlib.suppress(UserError):  # a certain token has no alternative
                     pivot_at(mine, position, special_ids=SPECIAL_IDS, eos_ids=[END])
-                    return row["problem"], position
-    pytest.fail("Alpha and Beta share no text that could be cut")
+                    found.append((row["problem"], position))
+    assert len(found) >= 2, "Alpha and Beta share no two tokens that could be cut"
+    return found
 
 
 @pytest.fixture(scope="module")
-def url(filled: tuple[Path, dict[str, str]], target: tuple[str, int]) -> Iterator[str]:
+def url(filled: tuple[Path, dict[str, str]], targets: list[tuple[str, int]]) -> Iterator[str]:
     """The application over the filled store; the store is closed by then."""
     with serve(ROOT / "app.py", {"PIVOTSCOPE_STORE": str(filled[0])}) as url:
         yield url
@@ -65,11 +67,11 @@ def columns(page: Page) -> Locator:
 
 
 def test_compare_click_replay_share(
-    browser: Browser, page: Page, url: str, filled: tuple[Path, dict[str, str]], target: tuple[str, int]
+    browser: Browser, page: Page, url: str, filled: tuple[Path, dict[str, str]], targets: list[tuple[str, int]]
 ) -> None:
     expect.set_options(timeout=PATIENCE)
     _, ids = filled
-    problem, position = target
+    problem, position = targets[0]
     page.goto(url)
     page.goto(f"{url}/compare?campaigns=Alpha,Beta&problem={problem}&rollouts=1,1")
     expect(page.get_by_role("heading", name=re.compile("Beta against Alpha: excess"))).to_be_visible()
@@ -115,6 +117,25 @@ def test_compare_click_replay_share(
         expect(other.get_by_role("button", name=re.compile("Replay again"))).to_be_visible()
         assert columns(other).all_text_contents() == texts
     assert ids["Beta"] in link  # ids, which no renaming changes
+
+
+def test_a_token_that_another_reader_has_replayed_meanwhile_is_not_replayed_again(
+    browser: Browser, page: Page, url: str, targets: list[tuple[str, int]]
+) -> None:
+    """Also how it looks when a replay is over before its page first looks at it."""
+    expect.set_options(timeout=PATIENCE)
+    problem, position = targets[-1]
+    address = f"{url}/compare?campaigns=Alpha,Beta&problem={problem}&rollouts=1,1&view=Transcripts"
+    with browser.new_context(viewport={"width": 1500, "height": 1400}) as context:
+        context.set_default_timeout(PATIENCE)
+        other = context.new_page()
+        for reader in (page, other):
+            reader.goto(address)
+            expect(columns(reader).nth(1).locator(f"#t{position}")).to_be_visible()
+        for reader in (page, other):
+            columns(reader).nth(1).locator(f"#t{position}").click()
+            expect(reader.get_by_role("button", name=re.compile("Replay again"))).to_be_visible()
+            expect(reader.get_by_text("Run", exact=True)).to_have_count(0)  # a choice between two replays
 
 
 def test_two_bundled_models_side_by_side(browser: Browser, page: Page, tmp_path: Path) -> None:
