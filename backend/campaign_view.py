@@ -17,6 +17,7 @@ from backend.report_figures import Panel, at_half
 from backend.report_html import html
 from backend.store import Store
 from backend.tables import count, decimal, interval, percent, points
+from backend.wording import bounded
 
 Colour = Literal["red", "orange", "blue", "gray", "green"]
 
@@ -91,8 +92,8 @@ def figures_of_merit(document: Mapping[str, Any]) -> list[tuple[str, str, str | 
     threshold = f"|Â| ≥ {half['threshold']:g}" if half else "|Â| ≥ 0.5"
     eligible = f"of {count(document['eligible'])} eligible pivots"
     return [
-        ("Refeed flips", percent(refeed["rate"]), _range(refeed["ci95"], percent), f"{refeed['flips']} {eligible}"),
-        ("Floor", percent(replica["rate"]), _range(replica["ci95"], percent), f"{replica['flips']} {eligible}: noise"),
+        ("Refeed flips", percent(refeed["rate"]), _sure(refeed), f"{refeed['flips']} {eligible}"),
+        ("Floor", percent(replica["rate"]), _sure(replica), f"{replica['flips']} {eligible}: noise"),
         (
             "Excess",
             points(document["excess_pp"]),
@@ -112,6 +113,11 @@ def figures_of_merit(document: Mapping[str, Any]) -> list[tuple[str, str, str | 
             "Agreement of exact with an identical measurement",
         ),
     ]
+
+
+def _sure(flips: Mapping[str, Any]) -> str:
+    bound = bounded(flips)
+    return _range(flips["ci95"], percent) if bound is None else bound
 
 
 def _range(ci95: Sequence[float] | None, form: Any) -> str:

@@ -149,6 +149,15 @@ def bias(parts: ClusteredRatio, margin: float = 0.02) -> Bias:
     return Bias(mean, (mean - reach, mean + reach), margin, p, p < 0.05)
 
 
+def none_bound(events: int, groups: int) -> float | None:
+    """Where none of G clusters has an event: the 95 % upper bound of the share of clusters that have any, one-sided.
+
+    Clopper and Pearson's, 1 − 0.05^(1/G). A resample of nothing is nothing, so the bootstrap has no interval there;
+    but nothing seen in few problems is not nothing. None where there was an event, or no cluster.
+    """
+    return None if events or not groups else float(special.betaincinv(1, groups, 0.95))
+
+
 def ratio_statistic(parts: ClusteredRatio, scale: float = 1.0) -> Statistic:
     """A clustered ratio, times `scale` (100 for percentage points), as something to resample."""
     return counts_statistic(parts.numerator, parts.denominator, scale)

@@ -185,8 +185,13 @@ def _intervals(credits: Credits) -> dict[str, Any]:
 
 def _flips(credits: Credits, name: str, intervals: Mapping[str, Any]) -> dict[str, Any]:
     if name not in credits.passes:
-        return {**_nulls(Flips), "ci95": None}
-    return _plain({**asdict(credit.flip_counts(credits, name)), "ci95": intervals[name]})
+        return {**_nulls(Flips), **dict.fromkeys(("ci95", "problems_upper95"))}
+    return _counted(credits, credit.flip_counts(credits, name), intervals[name])
+
+
+def _counted(credits: Credits, counts: Flips, ci95: Any) -> dict[str, Any]:
+    bound = inference.none_bound(counts.flips, credits.clusters)
+    return dict(_plain({**asdict(counts), "ci95": ci95, "problems_upper95": bound}))
 
 
 def _refeed_floor(credits: Credits, intervals: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,7 +199,7 @@ def _refeed_floor(credits: Credits, intervals: Mapping[str, Any]) -> dict[str, A
     if "refeed_floor" not in intervals:
         return {}
     counts = credit.flip_counts(credits, "refeed_replica", against="refeed")
-    return {"refeed_floor": _plain({**asdict(counts), "ci95": intervals["refeed_floor"]})}
+    return {"refeed_floor": _counted(credits, counts, intervals["refeed_floor"])}
 
 
 def _excess(credits: Credits, intervals: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,8 @@ def passes_of(document: Mapping[str, Any]) -> list[str]:
 def flips_table(document: Mapping[str, Any]) -> Table:
     """Each pass's flips over the one denominator."""
     names = [*passes_of(document), *(["refeed_floor"] if "refeed_floor" in document else [])]
+    about = "Where no flip was seen: the share of problems that have any is lower than this, at 95 %"
+    bound = Column("problems_upper95", "in problems, under", "percent", about)
     return Table(
         "flips",
         "Flips against exact",
@@ -33,6 +35,7 @@ def flips_table(document: Mapping[str, Any]) -> Table:
             Column("eligible", "of eligible", "count", "Pivots where exact, replica or refeed has Â ≠ 0"),
             Column("rate", "rate", "percent", "Flips / eligible, the same denominator for every pass"),
             Column("ci95", "95 % interval", "percent95", "Percentile bootstrap over problems"),
+            *([bound] if any(document[name]["problems_upper95"] is not None for name in names) else []),
         ),
         [{"pass": PASS_LABELS.get(name, name), "eligible": document["eligible"], **document[name]} for name in names],
     )

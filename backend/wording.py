@@ -40,11 +40,18 @@ def headline(document: Mapping[str, Any]) -> str:
     if replica["rate"] is None:
         return f"{start}. There is no replica, so how much of that is noise is unknown."
     told = "undefined" if document["excess_pp_ci95"] is None else interval(document["excess_pp_ci95"], points)
+    bound = "" if bounded(replica) is None else f" ({bounded(replica)} at 95 %)"
     return (
-        f"{start}; an identical repeat flips {percent(replica['rate'])}. Excess over that floor: "
+        f"{start}; an identical repeat flips {percent(replica['rate'])}{bound}. Excess over that floor: "
         f"{points(document['excess_pp'])} (95 % interval {told}) "
         f"over {count(document['clusters'])} problems."
     )
+
+
+def bounded(flips: Mapping[str, Any]) -> str | None:
+    """How rare flips must be where none was seen; `flips` is a pass's of a report, None where one was seen."""
+    bound = flips["problems_upper95"]
+    return None if bound is None else f"under {percent(bound)} of problems"
 
 
 def cautions(document: Mapping[str, Any]) -> list[str]:

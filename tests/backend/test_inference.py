@@ -164,6 +164,14 @@ def test_resamples_without_a_value_are_left_out() -> None:
     assert inference.percentile_intervals([two]) == [(0.0, 1.0)]
 
 
+def test_no_event_in_some_clusters_bounds_their_share_as_scipy_does() -> None:
+    for groups in (1, 10, 100):
+        exact = stats.binomtest(0, groups, alternative="less").proportion_ci(0.95, method="exact")
+        assert inference.none_bound(0, groups) == pytest.approx(exact.high, rel=1e-12)
+    assert inference.none_bound(1, 10) is None
+    assert inference.none_bound(0, 0) is None
+
+
 def test_settings_that_draw_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 draw"):
         Bootstrap(draws=0)

@@ -204,7 +204,14 @@ def test_further_passes_stand_beside_the_others(store: Store) -> None:
     store.ensure_campaign(trees.campaign(passes=passes))
     store.ingest_record("c1", trees.record(rollouts=[trees.rollout(pivots=[pivot])]))
     document = report(store, ["c1"])
-    counts = {"flips": 1, "zero_crossings": 1, "polarity_reversals": 0, "rate": 1.0, "ci95": None}
+    counts = {
+        "flips": 1,
+        "zero_crossings": 1,
+        "polarity_reversals": 0,
+        "rate": 1.0,
+        "ci95": None,
+        "problems_upper95": None,
+    }
     assert document["refeed_replica"] == document["refeed_floor"] == counts
     assert document["refeed"]["polarity_reversals"] == 1
 

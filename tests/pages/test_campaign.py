@@ -147,7 +147,9 @@ def test_doubts_come_before_the_figures_and_undefined_is_never_zero(app: AppTest
     assert "one changed answer moves Â by 1" in words(app)
     shown(app, still)
     assert metrics(app)["Refeed flips"] == metrics(app)["Floor"] == "0.0 %"
-    assert [metric.delta for metric in app.metric] == ["no interval"] * 5
+    bound = "under 25.9 % of problems"  # none of ten
+    assert [metric.delta for metric in app.metric] == [bound, bound, *["no interval"] * 3]
+    assert app.dataframe[0].value["problems_upper95"].round(1).tolist() == [25.9, 25.9]
     statistics = app.dataframe[1].value.set_index("quantity")["value"]
     assert statistics[["t, equal weight", "t, CR1", "t, jackknife", "sign-flip p"]].isna().all()
 
