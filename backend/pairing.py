@@ -35,6 +35,18 @@ def common_prefixes(cursor: Connection, one: str, other: str) -> pd.DataFrame:
     return cursor.execute(_COMMON, {"one": one, "other": other}).df()
 
 
+_SHARED = """
+    SELECT theirs.campaign, count(*) FROM problem mine
+    JOIN problem theirs ON mine.problem = theirs.problem AND mine.source IS NOT DISTINCT FROM theirs.source
+    WHERE mine.campaign = $campaign AND theirs.campaign <> $campaign AND mine.state = 'done' AND theirs.state = 'done'
+    GROUP BY theirs.campaign
+"""
+
+
+def shared_problems(cursor: Connection, campaign: str) -> dict[str, int]:
+    return dict(cursor.execute(_SHARED, {"campaign": campaign}).fetchall())
+
+
 _WINDOWS = """
     SELECT list_slice(whole, greatest(position - $before, 0) + 1, position) AS before,
         whole[position + 1] AS token, list_slice(whole, position + 2, position + 1 + $after) AS after

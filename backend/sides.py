@@ -55,6 +55,13 @@ class Comparison:
         return int(np.count_nonzero(mine & ~theirs)), int(np.count_nonzero(theirs & ~mine))
 
 
+def proposed(store: Store, campaigns: Sequence[str]) -> list[str]:
+    """What to compare unless the reader says: the first of the campaigns, and the one it shares most problems with."""
+    first, *others = campaigns
+    shared = store.shared_problems(first)
+    return [first, max(others, key=lambda campaign: shared.get(campaign, 0))]
+
+
 def compare(store: Store, campaigns: Sequence[str]) -> Comparison:
     """The campaigns (ids or unique names), in the order given. Raises `UserError` for other than two to four."""
     ids = tuple(dict.fromkeys(store.find_campaign(campaign) for campaign in campaigns))

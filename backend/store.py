@@ -257,6 +257,11 @@ class Store(Database):
         with self._reading() as cursor:
             return pairing.outcomes(cursor, campaign)
 
+    def shared_problems(self, campaign: str) -> dict[str, int]:
+        """By campaign that shares any, how many problems, of the same set, both it and this campaign finished."""
+        with self._reading() as cursor:
+            return pairing.shared_problems(cursor, campaign)
+
     def common_prefixes(self, one: str, other: str) -> pd.DataFrame:
         """One row a rollout that both campaigns hold the ids of: problem, rollout, common.
 

@@ -29,8 +29,10 @@ def choose() -> None:
 
 asked = [name for name in (address.read("campaigns") or "").split(",") if name]
 with sentences():
-    ids = [] if asked == ["none"] else list(dict.fromkeys(held.find_campaign(name) for name in asked))
-ids = ids if asked else list(campaigns)[:FEWEST]
+    if asked:
+        ids = [] if asked == ["none"] else list(dict.fromkeys(held.find_campaign(name) for name in asked))
+    else:
+        ids = sides.proposed(held, list(campaigns))
 st.session_state.compare_campaigns = ids = [campaign for campaign in ids if campaign in campaigns][:MOST]
 st.multiselect(
     "Campaigns",

@@ -95,6 +95,17 @@ def test_problems_of_different_sets_are_not_shared(store: Store, ids: dict[str, 
     assert compare_view.headline("Alpha", "receipt", found) == "receipt and Alpha share nothing that both measured."
 
 
+def test_what_is_compared_unasked_shares_most_problems(store: Store, ids: dict[str, str]) -> None:
+    assert store.shared_problems(ids["Alpha, fewer"]) == {
+        ids["Alpha"]: 3,
+        ids["Beta"]: 3,
+        ids["Alpha, k = 4"]: 3,
+    }
+    offered = [ids[name] for name in ("Alpha", "receipt", "Alpha, fewer", "Beta", "Alpha, k = 4")]
+    assert sides.proposed(store, offered) == [ids["Alpha"], ids["Beta"]]
+    assert sides.proposed(store, offered[1:3]) == offered[1:3]  # nothing shared is no reason to show nothing
+
+
 def test_unshared_problems_are_said(store: Store, ids: dict[str, str]) -> None:
     comparison = sides.compare(store, [ids["Alpha"], ids["Alpha, fewer"]])
     assert compare_view.shared_sentence(comparison, 0, 1) == (
