@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -19,12 +19,15 @@ COLUMNS = (
     Column("replica_rate", "floor", "percent", "Flips of the replica / eligible: an identical measurement's own noise"),
     Column("excess_pp", "excess", "points", "Refeed less its floor, percentage points"),
     Column("excess_pp_ci95", "95 % interval", "points95", "Percentile bootstrap over problems"),
+    Column("checks", "checks", help="What the method rests on: how many failed, else how many could not be made"),
     Column("eligible", "eligible", "count", "Pivots where exact, replica or refeed has Â ≠ 0"),
     Column("clusters", "problems", "count", "Problems with an eligible pivot: what intervals and tests count"),
     Column("k", "k", "count", "Continuations an arm"),
     Column("model", "model"),
     Column("engine", "engine"),
     Column("dtype", "dtype"),
+    Column("attention_backend", "attention"),
+    Column("machine", "machine", help="What it was measured on"),
     Column("t_equal_weight", "t", "number", "Of the problems' own excess rates, equal weights"),
     Column("refeed_jaccard", "Jaccard", "decimal", "Refeed–exact at |Â| ≥ 0.5, or the next threshold that k allows"),
     Column("replica_jaccard", "ceiling", "decimal", "Replica–exact at the same threshold"),
@@ -41,9 +44,13 @@ def overview(store: Store) -> Table:
 
 def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, Any]:
     half = at_half(document["jaccard"])
-    shared = ("model", "engine", "dtype", "k", "eligible", "clusters", "excess_pp", "excess_pp_ci95", "t_equal_weight")
+    shared = ("model", "dtype", "attention_backend", "k", "eligible", "clusters")
+    sure = ("excess_pp", "excess_pp_ci95", "t_equal_weight")
     return {
-        **{key: document[key] for key in shared},
+        **{key: document[key] for key in (*shared, *sure)},
+        "engine": _facts(document, "engine", "engine_version") or document["engine"],
+        "machine": _facts(document, "device_name") or _facts(document, "device"),
+        "checks": _verdict([check["status"] for check in document["checks"]]),
         "campaign": campaign["campaign"],
         "name": campaign["name"],
         # The name rides along behind the # for the link's text.
@@ -54,6 +61,19 @@ def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, 
         "replica_jaccard": half and half["replica"]["jaccard"],
         "remarks": ", ".join(remarks(campaign["origin"], campaign["final"], campaign["state"])) or None,
     }
+
+
+def _facts(document: Mapping[str, Any], *keys: str) -> str | None:
+    """What the engines that measured say of themselves, each once."""
+    told = [" ".join(str(facts[key]) for key in keys if facts.get(key)) for facts in document["engines"].values()]
+    return ", ".join(dict.fromkeys(filter(None, told))) or None
+
+
+def _verdict(states: Sequence[str]) -> str:
+    for status, word in (("fail", "failed"), ("unknown", "unknown")):
+        if number := states.count(status):
+            return f"{number} {word}"
+    return "all passed"
 
 
 def remarks(origin: str, final: bool | None, state: str) -> list[str]:

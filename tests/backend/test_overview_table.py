@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from backend.importers import import_path
 from backend.overview_table import overview, remarks
+from backend.report import report
 from backend.store import Store
 from tests.backend import trees
 from tests.backend.pools import BY_HAND
@@ -31,6 +33,7 @@ def test_the_published_campaigns_stand_in_the_order_of_their_excess(store: Store
     by_name = {row["name"]: row for row in rows}
     assert len(rows) == 7  # the four rollouts have no pivots
     primary = by_name["primary"]
+    primary_checks = report(store, [primary["campaign"]])["checks"]
     assert primary["link"] == f"campaign?campaign={primary['campaign']}#primary"
     assert (primary["eligible"], primary["clusters"], primary["engine"]) == (226, 20, None)
     assert primary["refeed_rate"] == 0.3185840707964602
@@ -41,6 +44,21 @@ def test_the_published_campaigns_stand_in_the_order_of_their_excess(store: Store
     assert by_name["batchinv"]["t_equal_weight"] is None
     assert by_name["batchinv"]["excess_pp"] == 0.0
     assert by_name["k8"]["remarks"] == "imported, cut off"
+    assert primary["machine"] is None
+    assert primary["checks"] == f"{sum(one['status'] == 'unknown' for one in primary_checks)} unknown"
+
+
+def test_engine_machine_and_checks_are_those_of_the_measurements(store: Store) -> None:
+    facts = {"engine": "vllm", "engine_version": "0.26.0", "device": "cuda", "device_name": "NVIDIA H200"}
+    store.ensure_campaign(trees.campaign())
+    warm = [trees.measurement("exact"), trees.measurement("replica"), trees.measurement("refeed", warm_requests=1)]
+    pivot = trees.pivot(measurements=warm)
+    store.ingest_record("c1", trees.record(rollouts=[trees.rollout(pivots=[pivot])], engine_info=json.dumps(facts)))
+    (row,) = overview(store).rows
+    assert (row["engine"], row["machine"]) == ("vllm 0.26.0", "NVIDIA H200")
+    failed = [check["name"] for check in report(store, ["c1"])["checks"] if check["status"] == "fail"]
+    assert "refeed_cold" in failed
+    assert row["checks"] == f"{len(failed)} failed"
 
 
 def test_a_campaign_without_a_floor_comes_last_and_undefined(store: Store, tmp_path: Path) -> None:
