@@ -130,21 +130,22 @@ def runs_at(cursor: Connection, campaign: str, problem: str, rollout: int, posit
     return {run for (run,) in cursor.execute(query, [campaign, problem, rollout, position]).fetchall()}
 
 
-def most_telling(cursor: Connection, campaign: str) -> tuple[str, int] | None:
+def most_telling(cursor: Connection, campaign: str) -> tuple[str, int, int] | None:
     query = """
-        SELECT problem, rollout FROM (
-            SELECT problem, rollout, position,
-                any_value(numerator) FILTER (pass = 'exact') AS exact,
-                any_value(numerator) FILTER (pass = 'refeed') AS refeed
-            FROM measurement WHERE campaign = $1 AND run = 'campaign' GROUP BY problem, rollout, position
+        SELECT problem, rollout, first(position ORDER BY turned DESC, abs(exact) DESC NULLS LAST, position) FROM (
+            SELECT *, coalesce(sign(exact) <> sign(refeed) AND exact <> 0, false) AS turned FROM (
+                SELECT problem, rollout, position,
+                    any_value(numerator) FILTER (pass = 'exact') AS exact,
+                    any_value(numerator) FILTER (pass = 'refeed') AS refeed
+                FROM measurement WHERE campaign = $1 AND run = 'campaign' GROUP BY problem, rollout, position
+            )
         ) GROUP BY problem, rollout
         ORDER BY problem IN (SELECT problem FROM continuation WHERE campaign = $1) DESC,
-            count(*) FILTER (sign(exact) <> sign(refeed) AND exact <> 0) DESC, sum(abs(exact)) DESC NULLS LAST,
-            problem, rollout
+            count(*) FILTER (turned) DESC, sum(abs(exact)) DESC NULLS LAST, problem, rollout
         LIMIT 1
     """
     found = first(cursor, query, [campaign])
-    return (found[0], found[1]) if found else None
+    return (found[0], found[1], found[2]) if found else None
 
 
 def _pack(struct: pa.StructType) -> str:

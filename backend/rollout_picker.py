@@ -35,7 +35,8 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
             st.warning(f"Campaign {escaped(asked)} of the address has no transcripts here. Choose another.")
         return None
     # Asked for only where the address leaves a choice open: no click reads a large campaign's measurements.
-    telling = cache(lambda: store.most_telling(campaign) or (None, None))
+    telling = cache(lambda: store.most_telling(campaign) or (None, None, None))
+    unasked = all(address.read(key) is None for key in ("problem", "rollout", "position"))
     problems = {row["problem"]: row for row in store.problems(campaign) if row["rollouts"]}
     problem = _choose(
         "problem", "Problem", {name: _problem_title(row) for name, row in problems.items()}, lambda: telling()[0]
@@ -51,6 +52,8 @@ def pick_rollout(jobs: Jobs) -> Picked | None:
     )
     if number is None:
         return None
+    if unasked:  # somebody who just came sees at once what a picked token is
+        address.write(position=telling()[2])
     picked = read_picked(store, Place(campaign, problem, int(number)))
     if not picked.rollout.ids:
         st.info("This campaign's file holds measurements but no transcripts; its numbers are on the campaign's page.")

@@ -192,10 +192,11 @@ class Store(Database):
         with self._reading() as cursor:
             return queries.runs_at(cursor, campaign, problem, rollout, position)
 
-    def most_telling(self, campaign: str) -> tuple[str, int] | None:
+    def most_telling(self, campaign: str) -> tuple[str, int, int] | None:
         """Problem and rollout with the most pivots whose credit refeed turns, then with the largest credits.
 
-        One with stored continuations comes first. None for a campaign without measurements.
+        One with stored continuations comes first. With it the position of such a pivot, the largest credit's. None for
+        a campaign without measurements.
         """
         with self._reading() as cursor:
             return queries.most_telling(cursor, campaign)

@@ -304,9 +304,9 @@ def test_the_most_telling_rollout_has_turned_credits_and_then_large_ones(store: 
     large = trees.rollout(0, pivots=[pivot(2, (2, 0), (2, 0)), pivot(3, (0, 2), (1, 2))])
     turned = trees.rollout(1, pivots=[pivot(2, (1, 0), (0, 0)), pivot(3, (1, 1), (0, 1))])
     store.ingest_record("c1", trees.record("a", rollouts=[large]))
-    assert store.most_telling("c1") == ("a", 0)
+    assert store.most_telling("c1") == ("a", 0, 2)
     store.ingest_record("c1", trees.record("b", rollouts=[large, turned]))
-    assert store.most_telling("c1") == ("b", 1)
+    assert store.most_telling("c1") == ("b", 1, 2)
 
 
 def test_pooled_credits_keep_the_pivots_of_each_campaign(store: Store) -> None:

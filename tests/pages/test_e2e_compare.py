@@ -149,7 +149,9 @@ def test_two_bundled_models_side_by_side(browser: Browser, page: Page, tmp_path:
     environment = {"PIVOTSCOPE_STORE": str(tmp_path / "s.duckdb"), "PIVOTSCOPE_BUNDLED": str(tmp_path / "bundled")}
     with serve(ROOT / "app.py", environment) as url:
         page.goto(url)
-        expect(page.get_by_role("option").first).to_be_visible()
+        # Somebody who just came sees a picked token that refeed turns, beside its floor.
+        expect(page.get_by_role("option", selected=True)).to_have_class(re.compile("disagrees"))
+        expect(page.get_by_text(re.compile(r"Measured by vllm [\d.]+, bfloat16, NVIDIA H200"))).to_be_visible()
         expect(page.get_by_text("Loading bundled campaigns")).to_have_count(0)
         page.goto(f"{url}/compare?campaigns={ids}&view=Transcripts")
         expect(page.get_by_role("heading", name=re.compile("GRPO.* against .*SFT.*: excess"))).to_be_visible()
