@@ -19,7 +19,7 @@ COLUMNS = (
     Column("replica_rate", "floor", "percent", "Flips of the replica / eligible: an identical measurement's own noise"),
     Column("excess_pp", "excess", "points", "Refeed less its floor, percentage points"),
     Column("excess_pp_ci95", "95 % interval", "points95", "Percentile bootstrap over problems"),
-    Column("checks", "checks", help="What the method rests on: how many failed, else how many could not be made"),
+    Column("checks", "checks", help="What the method rests on: how many failed, else how many were made and passed"),
     Column("eligible", "eligible", "count", "Pivots where exact, replica or refeed has Â ≠ 0"),
     Column("clusters", "problems", "count", "Problems with an eligible pivot: what intervals and tests count"),
     Column("k", "k", "count", "Continuations an arm"),
@@ -70,10 +70,8 @@ def _facts(document: Mapping[str, Any], *keys: str) -> str | None:
 
 
 def _verdict(states: Sequence[str]) -> str:
-    for status, word in (("fail", "failed"), ("unknown", "unknown")):
-        if number := states.count(status):
-            return f"{number} {word}"
-    return "all passed"
+    failed, passed = states.count("fail"), states.count("pass")
+    return f"{failed} failed" if failed else f"{passed} of {len(states)} passed"
 
 
 def remarks(origin: str, final: bool | None, state: str) -> list[str]:
