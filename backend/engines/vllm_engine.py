@@ -2,7 +2,8 @@
 
 Each rollout has a salt of its own, so that no sibling's blocks are ever used, and each re-fed request one of its own,
 so that nothing is found for it. Rollouts and resumed requests are never decoded in a step that prefills others: such
-steps have other kernels. Neither are they in a step of fewer rows than `vllm_options.MIN_ROWS`, for the same reason.
+steps have other kernels. Neither are they in a step of fewer rows than `vllm_options.MIN_ROWS`, for the same reason,
+nor on a CPU of more than `vllm_rows` allows.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class VllmEngine:
         started = arguments(model, dtype, checked, device, config.get("max_position_embeddings"))
         self._llm: Any = start(name, started)
         # These import torch and vLLM, which `start` has to come before.
-        from backend.engines import vllm_facts, vllm_steps
+        from backend.engines import vllm_facts, vllm_rows, vllm_steps
         from backend.engines.precision import has_bfloat16_units
         from backend.engines.vllm_precision import accumulate_in_float32
 
@@ -71,9 +72,12 @@ class VllmEngine:
         self._vocabulary = int(self._llm.llm_engine.vllm_config.model_config.get_vocab_size())
         self._steps = vllm_steps.Steps(self._llm)
         self._matmul = "native"
-        if dtype == "bfloat16" and device == "cpu" and not has_bfloat16_units():
-            accumulate_in_float32(vllm_facts.model(self._llm))
-            self._matmul = "float32 accumulation, rounded to bfloat16"
+        if device == "cpu":
+            computing = vllm_facts.model(self._llm)
+            if not has_bfloat16_units() and accumulate_in_float32(computing):
+                self._matmul = "float32 accumulation, rounded to bfloat16"
+            self._sequences = vllm_rows.most_rows(computing, MIN_ROWS, self._sequences)
+            vllm_facts.limit_rows(self._llm, self._sequences)
         self._states = States(self._block, vllm_steps.Request)
 
     def info(self) -> EngineInfo:

@@ -59,6 +59,14 @@ def limits(llm: Any) -> tuple[int, int, int]:
     return scheduler.max_num_seqs, scheduler.max_num_batched_tokens, config.model_config.max_model_len
 
 
+def limit_rows(llm: Any, rows: int) -> None:
+    """Let no step have more than so many sequences."""
+    scheduler = _scheduler(llm)
+    scheduler.max_num_running_reqs = rows
+    if hasattr(scheduler, "max_num_active_reqs"):
+        scheduler.max_num_active_reqs = rows
+
+
 def _scheduler(llm: Any) -> Any:
     return llm.llm_engine.engine_core.engine_core.scheduler
 

@@ -15,6 +15,9 @@ CPU_BLOCK = 32
 MIN_ROWS = 8
 """Fewest rows of a step. Kernels for one row, or for three, round unlike those for many: a rollout's last steps, a
 verification and a single click must not differ from the bulk of a campaign for that."""
+CPU_ROWS = 32
+"""Most rows of a step on a CPU unless the options say otherwise: more make it no faster there, and are more to try out
+at start."""
 COMPANION_TOKENS = 256
 """Longest that a row of no interest, there to make up `MIN_ROWS`, runs before another takes its place."""
 _CPU_CACHE_BYTES = 1 << 30
@@ -94,7 +97,7 @@ def arguments(
         raise UserError(f"engine_options: `max_num_seqs` is {sequences}, but a step has at least {MIN_ROWS} rows")
     defaults: dict[str, Any] = {}
     if device == "cpu":
-        defaults = {"enforce_eager": True, "block_size": CPU_BLOCK}
+        defaults = {"enforce_eager": True, "block_size": CPU_BLOCK, "max_num_seqs": CPU_ROWS}
         if "gpu_memory_utilization" not in options:
             defaults["kv_cache_memory_bytes"] = _CPU_CACHE_BYTES
         block = options.get("block_size", CPU_BLOCK)

@@ -13,9 +13,11 @@ from torch import Tensor
 def accumulate_in_float32(model: Any) -> int:
     """Give every bfloat16 layer of vLLM's `model` a float32 product that is rounded; returns how many there were.
 
-    vLLM looks a layer's product up under `cpu_linear`; its own choice here would be a scalar loop.
+    vLLM looks a layer's product up under `cpu_linear`; its own choice here would be a scalar loop, unless it has packed
+    the weights away for a library that has a kernel for them.
     """
-    layers = [m for m in model.modules() if hasattr(m, "cpu_linear") and m.weight.dtype == torch.bfloat16]
+    bfloat16 = (m for m in model.modules() if hasattr(m, "cpu_linear") and m.weight.dtype == torch.bfloat16)
+    layers = [layer for layer in bfloat16 if layer.weight.numel()]
     for layer in layers:
         layer.cpu_linear = _product(layer.weight.float())
     return len(layers)
