@@ -21,6 +21,7 @@ from backend.ingest import Campaign
 from backend.measure import Cut
 from backend.pivots import pivot_at, pivots_of
 from backend.problems import messages, plain_prompt
+from backend.rebuilding import beginning, rebuilt_until
 from backend.records import (
     PASSES,
     STANDARD_PASSES,
@@ -30,8 +31,6 @@ from backend.records import (
     Problem,
     ProblemRecord,
     Rollout,
-    TopK,
-    Trace,
 )
 from backend.replay import OnPass, ReplaySettings, graded_rollout, replay, rollout_seed
 from backend.settings import CampaignSettings, make_settings
@@ -70,6 +69,8 @@ class Bench:
     engine: Engine
     store: Store
     provenance: dict[str, str] = field(default_factory=dict)
+    rebuilt: dict[str, int] = field(default_factory=dict)
+    """How many generated tokens of each rebuilt state there are; the others are whole."""
 
     def sample(self, settings: CampaignSettings, problem: Problem, rollouts: int, control: Control) -> list[int]:
         """Sample that many further rollouts of a problem into the live campaign of `settings`; gives their indices."""
@@ -124,7 +125,7 @@ class Bench:
         record = self.store.record(place.campaign, place.problem)
         rollout = self.store.rollout(place.campaign, place.problem, place.rollout)
         pivot = pivot_at(rollout, position, special_ids=info.special_ids, eos_ids=info.eos_ids)
-        self.hold(place, rollout, control)
+        self.hold(place, rollout, position, control)
         cut, texts = self._cut(place, record.gold, rollout, pivot), Texts(self.engine)
         hand_over = None if on_pass is None else lambda pass_, found: on_pass(pass_, found, texts)
         measured = replay(self.engine, [cut], settings, control, hand_over, on_start, texts)
@@ -149,7 +150,7 @@ class Bench:
         missing = self.missing_pivots(settings, rollout)
         on_found(0, len(missing))
         if missing:
-            self.hold(place, rollout, control)
+            self.hold(place, rollout, max(pivot.position for pivot in missing), control)
         for start in range(0, len(missing), PIVOTS_AT_ONCE):
             part = missing[start : start + PIVOTS_AT_ONCE]
             cuts = [self._cut(place, record.gold, rollout, pivot) for pivot in part]
@@ -176,17 +177,21 @@ class Bench:
         )
         return [pivot for pivot in chosen if pivot.position not in measured]
 
-    def hold(self, place: Place, rollout: Rollout, control: Control) -> str:
-        """Make the engine hold a rollout's state, decoding its recorded ids where it does not; gives the provenance."""
-        (held,) = self.engine.holds([place.handle])
-        if not held:
-            top = [TopK(*pair) for pair in zip(rollout.topk_ids, rollout.topk_logprobs, strict=True)]
-            trace = Trace(
-                place.handle, rollout.prompt_ids, rollout.ids, rollout.logprobs, top, rollout.finish_reason or "stop"
-            )
-            (verdict,) = self.engine.rebuild([trace], control)
-            self.provenance[place.handle] = verdict.provenance or "rebuilt"
-        return self.provenance.setdefault(place.handle, "live")
+    def hold(self, place: Place, rollout: Rollout, position: int, control: Control) -> str:
+        """Make the engine hold a rollout's state as far as `position`, by decoding recorded ids; gives the provenance.
+
+        The ids that only a later cut needs are left to it, so that an early token of a long rollout is replayed soon.
+        """
+        handle = place.handle
+        (held,) = self.engine.holds([handle])
+        if held and self.rebuilt.get(handle, len(rollout.ids)) > position - len(rollout.prompt_ids):
+            return self.provenance.setdefault(handle, "live")
+        self.engine.release([handle])
+        until = rebuilt_until(rollout, position)
+        (verdict,) = self.engine.rebuild([beginning(handle, rollout, until)], control)
+        self.rebuilt[handle] = until
+        self.provenance[handle] = verdict.provenance or "rebuilt"
+        return self.provenance[handle]
 
     def _cut(self, place: Place, gold: str | None, rollout: Rollout, pivot: Pivot) -> Cut:
         return Cut(place.problem, gold, place.handle, rollout, pivot, self.provenance[place.handle])

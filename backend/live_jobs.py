@@ -8,6 +8,7 @@ from backend import models
 from backend.engines.wire import EngineSpec
 from backend.jobs import Handle, Jobs
 from backend.live import Place, engine_spec, spec_for
+from backend.rebuilding import rebuilt_until
 from backend.records import Measurement, Pass, Problem
 from backend.settings import CampaignSettings
 from backend.texts import Texts
@@ -65,7 +66,7 @@ def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: i
         bench = jobs.bench(_spec(jobs, place, handle), handle)
         counted = _Counted(handle)
         rollout = jobs.store.rollout(place.campaign, place.problem, place.rollout)
-        counted.begin("bringing the rollout's state back", len(rollout.ids))
+        counted.begin("bringing the rollout's state back", rebuilt_until(rollout, position))
 
         def on_pass(pass_: Pass, found: list[Measurement], texts: Texts) -> None:
             ids = {token for one in found for continuation in one.continuations for token in continuation.ids}

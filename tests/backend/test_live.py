@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 from play import MIXED, campaign_settings
 
-from backend.engines.base import Quiet
+from backend.engines.base import Control, Quiet, Rebuilt
 from backend.engines.scripted_engine import ScriptedEngine
 from backend.engines.scripted_model import SPECIAL_IDS
 from backend.errors import UserError
 from backend.live import Bench, Place, engine_spec, replay_settings
 from backend.pivots import pivot_at
 from backend.problems import pasted
-from backend.records import STANDARD_PASSES, Measurement
+from backend.rebuilding import rebuilt_until
+from backend.records import STANDARD_PASSES, Measurement, Trace
 from backend.report import report
 from backend.settings import CampaignSettings
 from backend.store import Store
@@ -94,6 +95,36 @@ def test_a_state_that_is_gone_is_rebuilt_and_says_so(bench: Bench, store: Store)
     other = Bench(ScriptedEngine("toy", "float32", {"noise": {"rebuild": 0.5}}), store)
     document = other.replay(place(), position, Quiet(), k=1, max_continuation_tokens=5)
     assert document["passes"]["exact"]["provenance"].startswith("rebuilt, off by ")
+
+
+def test_a_state_is_rebuilt_as_far_as_it_is_needed(bench: Bench, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.sample(SETTINGS, MIXED, 1, Quiet())
+    rollout, positions = store.rollout(*place_of(place())), clickable(store)
+    early, late = positions[0], positions[-1]
+    first = len(rollout.prompt_ids)
+    assert 2 * (early - first + 1) < late - first + 1 < len(rollout.ids)
+
+    def outcome(position: int) -> str:
+        found = bench.replay(place(), position, Quiet(), k=2, max_continuation_tokens=20)["passes"]
+        return str(found["exact"]["output_sha256"])
+
+    live = {position: outcome(position) for position in (early, late)}
+    assert rebuilt_until(rollout, early) == len(rollout.ids)  # a short one is brought back whole
+    monkeypatch.setattr("backend.rebuilding.REBUILT_AT_LEAST", 1)
+    decoded: list[int] = []
+    rebuild = bench.engine.rebuild
+
+    def watched(traces: list[Trace], control: Control) -> list[Rebuilt]:
+        decoded.extend(len(trace.ids) for trace in traces)
+        return rebuild(traces, control)
+
+    monkeypatch.setattr(bench.engine, "rebuild", watched)
+    bench.engine.release([place().handle])
+    assert outcome(early) == live[early]
+    assert outcome(late) == live[late]  # the state has to grow
+    assert outcome(early) == live[early]
+    assert decoded == [2 * (early - first + 1), rebuilt_until(rollout, late)]
+    assert bench.provenance[place().handle] == "rebuilt, verified"
 
 
 def test_what_another_engine_recorded_stays_beside_a_replay(bench: Bench, store: Store) -> None:
