@@ -250,6 +250,17 @@ def test_handles_are_held_until_released(engine: VllmEngine, traces: list[Trace]
         engine.verify([Point("short-lived", 80)], Quiet())
 
 
+def test_the_beginning_of_a_rollout_resumes_like_the_whole(engine: VllmEngine, traces: list[Trace]) -> None:
+    whole, half = traces[0], len(traces[0].ids) // 2
+    part = replace(whole, handle="half", ids=whole.ids[:half], logprobs=whole.logprobs[:half], top=whole.top[:half])
+    assert [verdict.provenance for verdict in engine.rebuild([part], Quiet())] == ["rebuilt, verified"]
+    points = [Point("half", len(whole.prompt_ids) + index) for index in (half // 2, half - 1)]
+    found = engine.verify(points, Quiet())
+    assert [one.top for one in found] == [whole.top[half // 2], whole.top[half - 1]]
+    assert [one.cached for one in found] == [one.expected_cached for one in found]
+    engine.release(["half"])
+
+
 def test_requests_that_cannot_be_are_refused_in_a_sentence(engine: VllmEngine, traces: list[Trace]) -> None:
     trace, quiet = traces[0], Quiet()
     end = len(trace.prompt_ids) + len(trace.ids)

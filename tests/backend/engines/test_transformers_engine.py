@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,23 @@ def test_a_resumed_greedy_continuation_is_the_rest_of_the_rollout(
         assert found.ids == trace.ids[i + 1 :], f"cut at generated token {i}"
         assert found.logprobs == trace.logprobs[i + 1 :], f"cut at generated token {i}"
         assert found.expected_cached == found.cached == len(prompt) + i
+
+
+def test_the_beginning_of_a_rollout_resumes_like_the_whole(
+    engine: TransformersEngine, prompt: list[int], traces: list[Trace]
+) -> None:
+    """At the last position that a state rebuilt from the first half can be cut at."""
+    whole, half = traces[0], len(traces[0].ids) // 2
+    part = replace(whole, handle="half", ids=whole.ids[:half], logprobs=whole.logprobs[:half], top=whole.top[:half])
+    (verdict,) = engine.rebuild([part], Quiet())
+    assert verdict.provenance == "rebuilt, verified"
+    position, rest = len(prompt) + half - 1, Sampling(0.0, 1.0, len(whole.ids) - half)
+    request = ContinuationRequest("half", position, whole.ids[half - 1], 1, rest)
+    (found,) = engine.continuations([request], "exact", Quiet()).continuations
+    assert found is not None
+    assert (found.ids, found.logprobs) == (whole.ids[half:], whole.logprobs[half:])
+    assert engine.verify([Point("half", position)], Quiet())[0].top == whole.top[half - 1]
+    engine.release(["half"])
 
 
 def test_a_continuation_does_not_depend_on_its_company(
