@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 
-from backend import ingest, instruments, measurements, pairing, queries, schema
+from backend import ingest, instruments, pairing, queries, schema
 from backend.checks import Reading
 from backend.database import Database, remember
 from backend.errors import UserError
@@ -23,6 +22,10 @@ from backend.ingest import Campaign
 from backend.records import ProblemRecord, Rollout
 from backend.shards import from_table, read_shard_table, to_table
 from backend.store_errors import sentences
+
+if TYPE_CHECKING:
+    # A third of what a command or the first page would wait for, and most need no frame.
+    import pandas as pd
 
 __all__ = ["Campaign", "ShardReport", "Store"]
 
@@ -236,6 +239,8 @@ class Store(Database):
         (Int32, Â = numerator / k), `probe_diverged_<pass>` (boolean) and `probe_delta_<pass>` (Float64, nats). What
         is missing is NA.
         """
+        from backend import measurements
+
         with self._reading() as cursor:
             return measurements.credits(cursor, campaigns)
 

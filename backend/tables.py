@@ -10,9 +10,10 @@ import io
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["text", "count", "percent", "points", "decimal", "number", "percent95", "points95", "decimal95"]
 """`percent`: a fraction; `points`: percentage points; `decimal`: three places; `number`: four significant digits;
@@ -104,6 +105,8 @@ class Table:
 
     def frame(self) -> pd.DataFrame:
         """The cells as numbers that sort, under the columns' keys; fractions in percent, intervals as text."""
+        import pandas as pd  # as in `backend.store`: most that import this module draw no frame
+
         return pd.DataFrame({column.key: _series(column, self.rows) for column in self.columns})
 
     def csv(self) -> str:
@@ -140,6 +143,8 @@ class Table:
 
 
 def _series(column: Column, rows: Sequence[Mapping[str, Any]]) -> pd.Series:
+    import pandas as pd
+
     values = [row.get(column.key) for row in rows]
     if column.is_interval:
         return pd.Series([_FORMS[column.kind](value) for value in values], dtype="str")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -197,3 +198,24 @@ def test_a_held_store_is_waited_for(path: Path) -> None:
             open_store(path)
         threading.Timer(0.5, lambda: print(file=holder.stdin, flush=True)).start()
         open_store(path, patience=60.0).close()
+
+
+def test_what_the_first_page_needs_loads_neither_pandas_nor_torch(tmp_path: Path) -> None:
+    """Each would make a new reader wait; what draws a frame loads pandas itself."""
+    code = """
+        import sys
+        from pathlib import Path
+        import backend.dashboard, backend.replay_panel, backend.rollout_picker, backend.transcript
+        from backend.opening import open_for_pages
+
+        store, loading = open_for_pages(Path(sys.argv[1]))
+        campaign = store.campaigns()[0]["campaign"]
+        problem, rollout, _ = store.most_telling(campaign)
+        assert store.rollout(campaign, problem, rollout).pivots
+        print([name for name in ("pandas", "scipy", "torch", "transformers") if name in sys.modules])
+        loading.stop()
+        store.close()
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "store.duckdb")]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
