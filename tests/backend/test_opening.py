@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -217,5 +218,6 @@ def test_what_the_first_page_needs_loads_neither_pandas_nor_torch(tmp_path: Path
         store.close()
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "store.duckdb")]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PIVOTSCOPE_BUNDLED": str(ROOT / "data" / "demo")}
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout.strip()) == (0, "[]"), run.stderr
