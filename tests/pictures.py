@@ -53,7 +53,7 @@ def take(page: Page, name: str) -> None:
     expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
     page.wait_for_timeout(2_000)  # charts and tables draw themselves after they are there
     expect(page.get_by_test_id("stSkeleton")).to_have_count(0)
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     picture.save(PICTURES / f"{name}.png", optimize=True)
 
 

@@ -22,10 +22,14 @@ def most_rows(model: Any, least: int, most: int) -> int:
 
 
 def _shape(layer: Any) -> tuple[int, int]:
-    """Columns and rows of a layer's weight, which vLLM may have packed away."""
-    if (columns := getattr(layer, "input_size_per_partition", None)) is not None:
-        return int(columns), int(layer.output_size_per_partition)
-    return int(layer.embedding_dim), int(layer.num_embeddings_per_partition)
+    """Columns and rows of a layer's weight, which vLLM may have packed away: under other names by kind of layer."""
+    columns = ("input_size_per_partition", "input_size", "embedding_dim")
+    rows = ("output_size_per_partition", "output_size", "num_embeddings_per_partition")
+    return _first(layer, columns), _first(layer, rows)
+
+
+def _first(layer: Any, names: tuple[str, ...]) -> int:
+    return int(next(getattr(layer, name) for name in names if hasattr(layer, name)))
 
 
 def _alike(layer: Any, columns: int, least: int, most: int) -> int:
