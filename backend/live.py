@@ -223,10 +223,11 @@ class Bench:
         )
 
 
-def engine_spec(row: dict[str, Any]) -> EngineSpec:
+def engine_spec(row: dict[str, Any], fetching: models.Progress | None = None) -> EngineSpec:
     """What to load to replay rollouts of a campaign: its model, on its own engine where that is a local one.
 
-    Raises `UserError` when the model is unknown or not on this disk.
+    With `fetching`, which is told how far it is, a model that ships is brought to this disk where it is not there yet.
+    Raises `UserError` when the model is unknown or not on this disk, `WorkFailed` when it could not be fetched.
     """
     name = row["model"]
     if row["engine"] == "scripted":
@@ -234,6 +235,8 @@ def engine_spec(row: dict[str, Any]) -> EngineSpec:
         return EngineSpec("scripted", name, name, row["dtype"], options=settings.get("engine_options", {}))
     if name is None:
         raise UserError(f"campaign {row['name']} does not say which model it was recorded with; it cannot be replayed")
+    if fetching is not None and models.ships(name):
+        models.fetch(name, fetching)
     return spec_for(name, row["dtype"] or "bfloat16")
 
 

@@ -117,10 +117,7 @@ def _told(handle: Handle) -> models.Progress:
 
 def _spec(jobs: Jobs, place: Place, handle: Handle) -> EngineSpec:
     """What replays a campaign's rollouts; a model that ships is brought here by the first click that needs it."""
-    row = jobs.store.campaign(place.campaign)
-    if row["engine"] != "scripted" and row["model"] is not None and models.ships(row["model"]):
-        models.fetch(row["model"], _told(handle))
-    return engine_spec(row)
+    return engine_spec(jobs.store.campaign(place.campaign), _told(handle))
 
 
 class _Counted:

@@ -37,7 +37,7 @@ def _work(args: Namespace) -> Answer:
         place = Place(store.find_campaign(args.campaign), args.problem, args.rollout)
         _refuse(store, place, args.position)
         row = store.campaign(place.campaign)
-        spec, python = engine_spec(row), row["settings"].get("worker_python")
+        spec, python = engine_spec(row, bar.fetching), row["settings"].get("worker_python")
         bar.show(f"loading {spec.name}", None)
         with closing(RemoteEngine(spec, python=python)) as engine:
             control = _Share(bar, len(passes))
