@@ -25,8 +25,6 @@ from tests.backend.cli.terminal import (
     worker_of,
 )
 
-SLOW = "engine_options = { delay = 0.01 }"
-
 HOLD = """
 import sys
 from pathlib import Path
@@ -79,19 +77,24 @@ def test_a_held_store_does_not_keep_a_campaign_from_running(
     assert (row["problems"], row["state"]) == (2, "done"), "whoever opens the store next takes the shards in"
 
 
+def held_at(call: str, folder: Path) -> tuple[Path, Path]:
+    """A campaign file whose engine waits at a call while the second file is there."""
+    hold = folder / "hold"
+    hold.write_text(call, encoding="utf-8")
+    return campaign_file(folder, f'engine_options = {{ hold = "{hold}" }}'), hold
+
+
 def test_a_second_run_and_a_watcher_follow_the_first(store: Path, tmp_path: Path) -> None:
-    config = campaign_file(tmp_path, SLOW)
+    config, hold = held_at("rollouts 1", tmp_path)
     folder = folder_of(config, store)
     with started("run", config, "--store", store, "--json") as first:
         wait_for(folder.progress, first)
-        worker = worker_of(first)
-        worker.suspend()  # until both of the others have seen it
         with (
             started("run", config, "--store", store, "--json") as second,
             started("watch", "small", "--store", store, "--json") as watcher,
         ):
             said = [next_line(process) for process in (second, watcher)]
-            worker.resume()
+            hold.unlink()
             assert said[0] == f"Campaign small is being run by process {first.pid}; following it."
             assert said[1].startswith("0 of 2 problems")
             printed = [json.loads(process.communicate(timeout=PATIENCE)[0]) for process in (first, second, watcher)]
@@ -103,23 +106,22 @@ def test_a_second_run_and_a_watcher_follow_the_first(store: Path, tmp_path: Path
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, "cancel"])
 def test_a_run_is_stopped_and_goes_on(store: Path, tmp_path: Path, how: signal.Signals | str) -> None:
-    config = campaign_file(tmp_path, SLOW)
+    config, hold = held_at("rollouts 2", tmp_path)
     folder = folder_of(config, store)
     with started("run", config, "--store", store) as run:
         wait_for(lambda: _shards(folder), run)
         worker = worker_of(run)
-        worker.suspend()  # until it is asked to stop
         if isinstance(how, str):
             assert document("cancel", "small", "--store", store) == {"campaign": folder.path.name, "pid": run.pid}
         else:
             run.send_signal(how)
-        worker.resume()
         _, said = run.communicate(timeout=PATIENCE)
     assert run.returncode == 1
     last = said.splitlines()[-1]
     assert last.startswith("error: the campaign was stopped")
     assert "again goes on from there" in last
     worker.wait(10)
+    hold.unlink()
     (row,) = document("campaigns", "--store", store)
     assert (row["state"], row["problems"]) == ("cancelled", 1), "what was finished is in the store"
     assert "is not being run (it is cancelled)" in refusal("cancel", "small", "--store", store)
