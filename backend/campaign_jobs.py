@@ -89,15 +89,10 @@ def _prefix(campaign: str) -> str:
 
 def _run(jobs: Jobs, settings: CampaignSettings, folder: RunFolder, handle: Handle) -> str:
     """Run what is missing; gives the outcome in a sentence."""
-
-    def looking(what: str, share: float | None = None) -> None:
-        handle.tick(0)
-        handle.phase(what, share)
-
     if folder.complete():
         return "Everything of this campaign was done already."
-    looking("looking up the problems and the model")
-    problems, spec = problems_of(settings), spec_of(settings, looking)
+    handle.doing("looking up the problems and the model")
+    problems, spec = problems_of(settings), spec_of(settings, handle.doing)
     try:
         # Claimed before the model is loaded: a process that starts the same campaign meanwhile loads none.
         with claimed(settings, folder):

@@ -76,6 +76,11 @@ class Handle(Control):
         """Say what is being done."""
         self._jobs.change(self._number, phase=phase, fraction=fraction)
 
+    def doing(self, phase: str, fraction: float | None = None) -> None:
+        """The same between engine calls; raises `Cancelled` when somebody asked for the job to stop."""
+        self.tick(0)
+        self.phase(phase, fraction)
+
     def measured(self, pass_: str, measurements: Any) -> None:
         """Hand over a pass's measurements."""
         self._jobs.add_pass(self._number, pass_, measurements)

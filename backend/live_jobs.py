@@ -38,7 +38,7 @@ def submit_fetch(jobs: Jobs, model: str) -> int:
     """Bring a model to this disk."""
 
     def work(handle: Handle) -> str | None:
-        return models.fetch(model, _told(handle)).path
+        return models.fetch(model, handle.doing).path
 
     return jobs.submit(fetch_key(model), f"Fetch {model}", work)
 
@@ -105,19 +105,9 @@ def submit_measure(jobs: Jobs, place: Place) -> int:
     return jobs.submit(measure_key(place), f"Measure the pivots of rollout {place.rollout} of {place.problem}", work)
 
 
-def _told(handle: Handle) -> models.Progress:
-    """How a fetch reports to its job, which can be cancelled between any two reports."""
-
-    def progress(what: str, share: float | None) -> None:
-        handle.tick(0)
-        handle.phase(what, share)
-
-    return progress
-
-
 def _spec(jobs: Jobs, place: Place, handle: Handle) -> EngineSpec:
     """What replays a campaign's rollouts; a model that ships is brought here by the first click that needs it."""
-    return engine_spec(jobs.store.campaign(place.campaign), _told(handle))
+    return engine_spec(jobs.store.campaign(place.campaign), handle.doing)
 
 
 class _Counted:
