@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,6 +11,7 @@ from backend.report import report
 from backend.report_figures import at_half
 from backend.store import Store
 from backend.tables import Column, Table
+from backend.wording import engine_name, machine
 
 COLUMNS = (
     Column("link", "campaign", help="Opens the campaign's page"),
@@ -48,8 +49,8 @@ def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, 
     sure = ("excess_pp", "excess_pp_ci95", "t_equal_weight")
     return {
         **{key: document[key] for key in (*shared, *sure)},
-        "engine": _facts(document, "engine", "engine_version") or document["engine"],
-        "machine": _facts(document, "device_name") or _facts(document, "device"),
+        "engine": _each(engine_name, document) or document["engine"],
+        "machine": _each(machine, document),
         "checks": _verdict([check["status"] for check in document["checks"]]),
         "campaign": campaign["campaign"],
         "name": campaign["name"],
@@ -63,10 +64,9 @@ def _row(document: Mapping[str, Any], campaign: Mapping[str, Any]) -> dict[str, 
     }
 
 
-def _facts(document: Mapping[str, Any], *keys: str) -> str | None:
-    """What the engines that measured say of themselves, each once."""
-    told = [" ".join(str(facts[key]) for key in keys if facts.get(key)) for facts in document["engines"].values()]
-    return ", ".join(dict.fromkeys(filter(None, told))) or None
+def _each(fact: Callable[[Mapping[str, Any]], str | None], document: Mapping[str, Any]) -> str | None:
+    """A fact of the engines that measured, each value once."""
+    return ", ".join(dict.fromkeys(filter(None, map(fact, document["engines"].values())))) or None
 
 
 def _verdict(states: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from backend.records import ARMS, PROBE, Measurement, Pivot
 from backend.tables import UNDEFINED, count
 from backend.transcript import continuation_table, display_text, first_difference
 from backend.transcript_view import UNKNOWN, continuation_rows, token_text
+from backend.wording import engine_name, machine
 
 EXPLAINED = {
     "exact": "resumed from the rollout's own KV state: the estimate",
@@ -130,8 +131,7 @@ def measured_by(engine: Mapping[str, Any]) -> str:
     """Which engine measured, as a Markdown sentence; empty without facts."""
     if not engine.get("engine"):
         return ""
-    name = " ".join(str(engine[key]) for key in ("engine", "engine_version") if engine.get(key))
-    facts = [name, engine.get("dtype"), engine.get("device_name") or engine.get("device")]
+    facts = [engine_name(engine), engine.get("dtype"), machine(engine)]
     return sentence(f"Measured by {', '.join(fact for fact in facts if fact)}")
 
 

@@ -24,6 +24,17 @@ def setting(document: Mapping[str, Any]) -> str:
     return ", ".join(facts)
 
 
+def engine_name(engine: Mapping[str, Any]) -> str | None:
+    """An engine with its release; `engine` are its facts, None where they are not on record."""
+    return " ".join(str(engine[key]) for key in ("engine", "engine_version") if engine.get(key)) or None
+
+
+def machine(engine: Mapping[str, Any]) -> str | None:
+    """What an engine ran on, as closely as its facts say."""
+    found: str | None = engine.get("device_name") or engine.get("device")
+    return found
+
+
 def headline(document: Mapping[str, Any]) -> str:
     """The result with its floor."""
     eligible, refeed, replica = document["eligible"], document["refeed"], document["replica"]
@@ -40,9 +51,10 @@ def headline(document: Mapping[str, Any]) -> str:
     if replica["rate"] is None:
         return f"{start}. There is no replica, so how much of that is noise is unknown."
     told = "undefined" if document["excess_pp_ci95"] is None else interval(document["excess_pp_ci95"], points)
-    bound = "" if bounded(replica) is None else f" ({bounded(replica)} at 95 %)"
+    bound = bounded(replica)
+    rare = "" if bound is None else f" ({bound} at 95 %)"
     return (
-        f"{start}; an identical repeat flips {percent(replica['rate'])}{bound}. Excess over that floor: "
+        f"{start}; an identical repeat flips {percent(replica['rate'])}{rare}. Excess over that floor: "
         f"{points(document['excess_pp'])} (95 % interval {told}) "
         f"over {count(document['clusters'])} problems."
     )
