@@ -30,7 +30,6 @@ from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.processor import processor_name
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
-from backend.engines.vllm_parts import apart
 from backend.engines.vllm_start import find_device, start
 from backend.engines.vllm_states import NEXT, Kept, States
 from backend.errors import OutOfMemory, UserError, WorkFailed
@@ -70,7 +69,6 @@ class VllmEngine:
         self._block = vllm_facts.block_size(self._llm)
         self._sequences, self._batched_tokens, self._longest = vllm_facts.limits(self._llm)
         self._vocabulary = int(self._llm.llm_engine.vllm_config.model_config.get_vocab_size())
-        self._steps = vllm_steps.Steps(self._llm)
         self._matmul = "native"
         if device == "cpu":
             computing = vllm_facts.model(self._llm)
@@ -78,6 +76,7 @@ class VllmEngine:
                 self._matmul = "float32 accumulation, rounded to bfloat16"
             self._sequences = vllm_rows.most_rows(computing, MIN_ROWS, self._sequences)
             vllm_facts.limit_rows(self._llm, self._sequences)
+        self._steps = vllm_steps.Steps(self._llm, self._sequences, self._batched_tokens - MIN_ROWS)
         self._states = States(self._block, vllm_steps.Request)
 
     def info(self) -> EngineInfo:
@@ -239,19 +238,13 @@ class VllmEngine:
             torch.cuda.empty_cache()
 
     def _run(self, requests: Sequence[Request], control: Control) -> list[Outcome | None]:
-        """Outcomes aligned with `requests`; what must not be prefilled beside other rows starts in groups."""
+        """Outcomes aligned with `requests`."""
         import torch
 
-        prefills = [request.prefill or 0 for request in requests]
-        outcomes: list[Outcome | None] = [None] * len(requests)
         try:
-            for group in apart(prefills, self._sequences, self._batched_tokens - MIN_ROWS):
-                found = self._steps.run([requests[index] for index in group], control)
-                for index, outcome in zip(group, found, strict=True):
-                    outcomes[index] = outcome
+            return self._steps.run(requests, control)
         except torch.OutOfMemoryError:
             raise OutOfMemory(f"the device has no memory for {len(requests)} requests at once") from None
-        return outcomes
 
     def _touch(self) -> None:
         self._states.touch(lambda requests: self._run(requests, Quiet()))

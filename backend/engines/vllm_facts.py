@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from backend.errors import WorkFailed
@@ -65,6 +66,17 @@ def limit_rows(llm: Any, rows: int) -> None:
     scheduler.max_num_running_reqs = rows
     if hasattr(scheduler, "max_num_active_reqs"):
         scheduler.max_num_active_reqs = rows
+
+
+@contextlib.contextmanager
+def resting(llm: Any) -> Iterator[None]:
+    """Let a step leave out the running requests and compute those alone that wait; they go on in the next one."""
+    scheduler = _scheduler(llm)
+    held, scheduler.running = scheduler.running, []
+    try:
+        yield
+    finally:
+        scheduler.running = held + scheduler.running
 
 
 def _scheduler(llm: Any) -> Any:

@@ -1,8 +1,12 @@
-"""Parts of a resumed pass, so that vLLM's cache does not forget a state before its last use."""
+"""In which parts a pass is run, and in which steps its requests start."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+
+SHARE = 8
+"""Requests that are to be prefilled wait until one in so many of the rows is free."""
 
 
 def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
@@ -22,22 +26,35 @@ def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
         yield slice(start, len(costs))
 
 
-def apart(prefills: Sequence[int], rows: int, tokens: int) -> list[list[int]]:
-    """Indices of requests in groups to be run one after the other, so that no step both prefills and decodes.
+class Admission:
+    """Which of a call's requests start when, so that no step both prefills and decodes.
 
-    `prefills` are the prompt tokens that each request has to compute. Those with more than one start together, at most
-    `rows` of them with at most `tokens` in all. A prompt whose last token alone is missing starts like any decode step:
-    all of these make up one group, the last.
+    `prefills` are the prompt tokens that each has to compute, `rows` and `tokens` what a step holds. Requests with more
+    than one start in steps of their own, during which the running ones rest; a prompt whose last token alone is missing
+    starts like any decode step.
     """
-    groups: list[list[int]] = []
-    used = 0
-    for index, prefill in enumerate(prefills):
-        if prefill <= 1:
-            continue
-        if not groups or len(groups[-1]) == rows or used + prefill > tokens:
-            groups.append([])
-            used = 0
-        groups[-1].append(index)
-        used += prefill
-    resumed = [index for index, prefill in enumerate(prefills) if prefill <= 1]
-    return [*groups, resumed] if resumed else groups
+
+    def __init__(self, prefills: Sequence[int], rows: int, tokens: int) -> None:
+        self._prefills, self._rows, self._tokens = prefills, rows, tokens
+        self._alone = deque(index for index, prefill in enumerate(prefills) if prefill > 1)
+        self._beside = deque(index for index, prefill in enumerate(prefills) if prefill <= 1)
+
+    def __bool__(self) -> bool:
+        """Whether any request has yet to start."""
+        return bool(self._alone or self._beside)
+
+    def start(self, running: int) -> tuple[list[int], bool]:
+        """Indices of the requests to start beside `running` rows, and whether those have to rest for a step."""
+        free = self._rows - running
+        # A step of their own costs the running ones a step: not for every row that falls free.
+        if self._alone and free * SHARE >= self._rows:
+            return self._prefilled(free), True
+        return [self._beside.popleft() for _ in range(min(free, len(self._beside)))], False
+
+    def _prefilled(self, free: int) -> list[int]:
+        started = [self._alone.popleft()]
+        used = self._prefills[started[0]]
+        while self._alone and len(started) < free and used + self._prefills[self._alone[0]] <= self._tokens:
+            used += self._prefills[self._alone[0]]
+            started.append(self._alone.popleft())
+        return started

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,9 @@ from vllm import LLM, SamplingParams, TokensPrompt
 from vllm.sampling_params import RequestOutputKind
 
 from backend.engines.base import Control, Sampling
+from backend.engines.vllm_facts import resting
 from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS
+from backend.engines.vllm_parts import Admission
 from backend.engines.vllm_sampler import ReplaySampler, extra_args
 from backend.errors import WorkFailed
 from backend.records import Finish, TopK
@@ -50,10 +53,14 @@ class Outcome:
 
 
 class Steps:
-    """Requests on one `LLM`, in steps of `MIN_ROWS` rows or more: companions of no interest fill up what is missing."""
+    """Requests on one `LLM`, in steps of `MIN_ROWS` to `rows` rows: companions of no interest fill up what is missing.
 
-    def __init__(self, llm: LLM) -> None:
-        self._engine = llm.llm_engine
+    No step prefills more than `tokens` of the requests that must not be prefilled beside others.
+    """
+
+    def __init__(self, llm: LLM, rows: int, tokens: int) -> None:
+        self._llm, self._engine = llm, llm.llm_engine
+        self._rows, self._tokens = rows, tokens
         self._companions: set[str] = set()
         self._numbers = itertools.count()
 
@@ -61,13 +68,15 @@ class Steps:
         """Outcomes aligned with `requests`, None for one that was lost. When `control` raises, all are aborted."""
         live: dict[str, int] = {}
         outcomes: list[Outcome | None] = [None] * len(requests)
+        admission = Admission([request.prefill or 0 for request in requests], self._rows, self._tokens)
         try:
-            for index, request in enumerate(requests):
-                live[self._add(request)] = index
-            while live:
-                self._fill_up(len(live))
+            while live or admission:
+                started, alone = admission.start(len(live) + len(self._companions))
+                for index in started:
+                    live[self._add(requests[index])] = index
+                self._fill_up(len(started) if alone else len(live) + len(self._companions), for_one_step=alone)
                 before = ReplaySampler.produced
-                for output in self._engine.step():
+                for output in self._step(alone):
                     if output.request_id in live:
                         index = live.pop(output.request_id)
                         outcomes[index] = _outcome(output, requests[index])
@@ -94,12 +103,17 @@ class Steps:
         self._engine.add_request(name, _prompt(request.prompt, request.salt), params)
         return name
 
-    def _fill_up(self, rows: int) -> None:
-        while rows + len(self._companions) < MIN_ROWS:
+    def _step(self, alone: bool) -> list[Any]:
+        """What finished in the next step, in which only what has not yet run takes part if `alone`."""
+        with resting(self._llm) if alone else nullcontext():
+            return list(self._engine.step())
+
+    def _fill_up(self, rows: int, *, for_one_step: bool) -> None:
+        for _ in range(rows, MIN_ROWS):
             name = f"companion-{next(self._numbers)}"
             params = SamplingParams(
                 temperature=0,
-                max_tokens=COMPANION_TOKENS,
+                max_tokens=1 if for_one_step else COMPANION_TOKENS,
                 ignore_eos=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,

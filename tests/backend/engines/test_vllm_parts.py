@@ -1,13 +1,14 @@
-"""Parts cover all requests in order and fit into the room."""
+"""Parts cover all requests in order and fit into the room; requests start once each, prefills apart."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.engines.vllm_parts import apart, parts
+from backend.engines.vllm_parts import Admission, parts
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(-10, 120))
@@ -20,11 +21,34 @@ def test_parts_cover_everything_and_fit(costs: list[int], room: int) -> None:
         assert sum(costs[part]) + costs[after.start] > room  # no part ends early
 
 
-@given(st.lists(st.integers(0, 60), max_size=30), st.integers(1, 5), st.integers(60, 120))
-def test_groups_start_together_and_cover_everything(prefills: list[int], rows: int, tokens: int) -> None:
-    groups = apart(prefills, rows, tokens)
-    assert sorted(index for group in groups for index in group) == list(range(len(prefills)))
-    for group in groups:
-        costs = [prefills[index] for index in group]
-        assert all(cost <= 1 for cost in costs) or (len(costs) <= rows and sum(costs) <= tokens and min(costs) > 1)
-    assert all(max(prefills[index] for index in group) > 1 for group in groups[:-1])
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 12), st.integers(60, 120), st.randoms())
+def test_requests_start_once_each_and_never_prefill_beside_others(
+    prefills: list[int], rows: int, tokens: int, chance: Random
+) -> None:
+    admission, running, started = Admission(prefills, rows, tokens), 0, list[int]()
+    while admission:
+        found, alone = admission.start(running)
+        started += found
+        running += len(found)
+        assert running <= rows
+        assert found or running  # something always goes on
+        costs = [prefills[index] for index in found]
+        if alone:
+            assert min(costs) > 1
+            assert sum(costs) <= tokens
+        else:
+            assert all(cost <= 1 for cost in costs)
+        running -= chance.randint(0, running)
+    assert sorted(started) == list(range(len(prefills)))
+
+
+def test_running_requests_rest_for_many_prefills_and_not_for_one() -> None:
+    admission = Admission([5] * 20 + [1] * 3, 16, 100)
+    assert admission.start(0) == (list(range(16)), True)
+    assert admission.start(15) == ([20], False)  # one row of sixteen is too few for a step of their own
+    assert admission.start(14) == ([16, 17], True)
+    assert admission.start(15) == ([21], False)
+    assert admission.start(15) == ([22], False)
+    assert admission.start(15) == ([], False)
+    assert admission.start(4) == ([18, 19], True)
+    assert not admission
