@@ -74,7 +74,13 @@ def measured(name: str, problems: int, sequences: int) -> dict[str, Any]:
         "sequences": sequences,
         "pivots": len(cuts),
         "requests": len(work["requests"]) * len(STANDARD_PASSES),
-        "pipeline": {"tokens": tokens, "seconds": seconds, "tokens_per_second": tokens / seconds},
+        "pipeline": {
+            "tokens": tokens,
+            "seconds": seconds,
+            "tokens_per_second": tokens / seconds,
+            # Of the engine's calls alone: verification, transport and grading are what is missing to `seconds`.
+            "passes": {name: pass_[0].seconds for name, pass_ in found.items()},
+        },
         "bare": alone,
         "ratio": (tokens / seconds) / alone["tokens_per_second"],
         # What exactness costs beside: tails that are forced through decode steps, and the verification requests.

@@ -95,7 +95,9 @@ def arguments(
     sequences = options.get("max_num_seqs", MIN_ROWS)
     if sequences < MIN_ROWS:
         raise UserError(f"engine_options: `max_num_seqs` is {sequences}, but a step has at least {MIN_ROWS} rows")
-    defaults: dict[str, Any] = {}
+    # FlashAttention 3 spreads the keys of a sequence over processors where a step has few rows, and then adds up in
+    # another order. The last rollouts of a wave are decoded in such steps, what resumes them is not.
+    defaults: dict[str, Any] = {"attention_config": {"flash_attn_max_num_splits_for_cuda_graph": 1}}
     if device == "cpu":
         defaults = {"enforce_eager": True, "block_size": CPU_BLOCK, "max_num_seqs": CPU_ROWS}
         if "gpu_memory_utilization" not in options:

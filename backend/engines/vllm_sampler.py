@@ -52,7 +52,7 @@ class ReplaySampler(LogitsProcessor):
     """Tokens chosen for such requests in this process so far, the forced ones included."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        self._device = device
+        self._device, self._pin_memory = device, is_pin_memory
         self._plans: dict[int, _Plan] = {}
 
     def is_argmax_invariant(self) -> bool:
@@ -75,12 +75,17 @@ class ReplaySampler(LogitsProcessor):
                 how.append((plan.temperature, plan.top_p))
         ReplaySampler.produced += len(self._plans)
         if drawn:
-            rows, seeds, indices = torch.tensor(drawn, device=self._device).unbind(1)
-            temperatures, top_p = torch.tensor(how, dtype=torch.float64, device=self._device).unbind(1)
+            rows, seeds, indices = self._sent(drawn, torch.int64).unbind(1)
+            temperatures, top_p = self._sent(how, torch.float64).unbind(1)
             every_row = len(drawn) == logits.shape[0] and all(row == i for i, (row, _, _) in enumerate(drawn))
             chosen = draw(logits if every_row else logits[rows], seeds, indices, temperatures, top_p)
             logits[rows, chosen] = _ABOVE_ALL
         if forced:
-            rows, tokens = torch.tensor(forced, device=self._device).unbind(1)
+            rows, tokens = self._sent(forced, torch.int64).unbind(1)
             logits[rows, tokens] = _ABOVE_ALL
         return logits
+
+    def _sent(self, rows: Sequence[Sequence[float]], dtype: torch.dtype) -> torch.Tensor:
+        """Numbers on the device. From pinned memory they are copied without waiting for the model's step to end."""
+        here = torch.tensor(rows, dtype=dtype, pin_memory=self._pin_memory)
+        return here.to(self._device, non_blocking=True)

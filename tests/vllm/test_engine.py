@@ -304,9 +304,13 @@ def test_a_rollout_rebuilt_in_a_new_process_verifies(engine: VllmEngine, traces:
 
 
 def test_only_refed_prompts_are_prefilled_beside_others(engine: VllmEngine, traces: list[Trace]) -> None:
-    """More requests than a step has rows, some resumed inside the prompt: no step of an exact pass does both."""
+    """More requests than a step has rows, some resumed inside the prompt: no step of an exact pass does both.
+
+    The running ones rest for a step meanwhile, and go on where they were.
+    """
     scheduler = engine._llm.llm_engine.engine_core.engine_core.scheduler
     schedule, seen, mixed, most = scheduler.schedule, set(), [], engine.info().max_num_seqs or 0
+    steps: list[set[str]] = []
 
     def watched(*given: Any) -> Any:
         output = schedule(*given)
@@ -314,6 +318,7 @@ def test_only_refed_prompts_are_prefilled_beside_others(engine: VllmEngine, trac
         assert len(output.num_scheduled_tokens) <= most
         mixed.append(any(tokens > 1 for tokens in rows.values()) and any(name in seen for name in rows))
         seen.update(rows)
+        steps.append(set(rows))
         return output
 
     prompt = traces[0].prompt_ids
@@ -329,6 +334,7 @@ def test_only_refed_prompts_are_prefilled_beside_others(engine: VllmEngine, trac
         engine.continuations(requests, "exact", Quiet())
         assert len(requests) > most
         assert not any(mixed)
+        assert any((before & after) - now for before, now, after in zip(steps, steps[1:], steps[2:], strict=False))
         engine.continuations(requests, "refeed", Quiet())
         assert any(mixed)
     finally:

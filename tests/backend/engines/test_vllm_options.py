@@ -76,6 +76,12 @@ def test_defaults_are_for_the_cpu_alone_and_options_override_them() -> None:
     )
 
 
+def test_keys_are_never_split_by_how_many_rows_a_step_has() -> None:
+    made = arguments(Path("m"), "bfloat16", {"attention_backend": "TRITON_ATTN"}, "cuda", None)
+    assert made["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
+    assert made["attention_backend"] == "TRITON_ATTN"
+
+
 def test_the_environment_forces_what_changes_results_and_yields_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
     monkeypatch.setenv("VLLM_BATCH_INVARIANT", "1")
