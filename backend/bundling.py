@@ -55,8 +55,5 @@ def _without_continuations(pivot: Pivot) -> Pivot:
 def _used(tokens: Sequence[TokenText], rollouts: Sequence[Rollout]) -> list[TokenText]:
     ids: set[int] = set()
     for rollout in rollouts:
-        ids.update(rollout.prompt_ids, rollout.ids, *rollout.topk_ids)
-        ids.update(
-            token for pivot in rollout.pivots for token in (pivot.actual, pivot.alternative) if token is not None
-        )
+        ids.update(rollout.prompt_ids, rollout.ids, *rollout.topk_ids, *(pivot.tokens for pivot in rollout.pivots))
     return [token for token in tokens if token.id in ids]

@@ -55,6 +55,8 @@ class Job:
     """One sentence."""
     seconds: float = 0.0
     """Wall time, so far while it runs."""
+    about: Any = None
+    """What whoever watches has to know of the work beside its key."""
 
     @property
     def over(self) -> bool:
@@ -110,14 +112,14 @@ class Jobs:
 
     # For pages
 
-    def submit(self, key: str, title: str, work: Work) -> int:
+    def submit(self, key: str, title: str, work: Work, about: Any = None) -> int:
         """Queue work, or join the same work that is already queued or running; gives the job's id."""
         with self._lock:
             for job in self._jobs.values():
                 if job.key == key and not job.over:
                     return job.id
             number = next(self._numbers)
-            self._jobs[number] = Job(number, key, title)
+            self._jobs[number] = Job(number, key, title, about=about)
             over = [job.id for job in self._jobs.values() if job.over]
             for old in over[: max(len(self._jobs) - KEPT_JOBS, 0)]:
                 del self._jobs[old]

@@ -19,7 +19,7 @@ from backend.engines.wire import EngineSpec
 from backend.errors import UserError
 from backend.ingest import Campaign
 from backend.measure import Cut
-from backend.pivots import pivot_at, pivots_of
+from backend.pivots import own_alternative, pivot_at, pivots_of
 from backend.problems import messages, plain_prompt
 from backend.rebuilding import beginning, rebuilt_until
 from backend.records import (
@@ -108,12 +108,14 @@ class Bench:
         k: int | None = None,
         max_continuation_tokens: int | None = None,
         passes: Sequence[Pass] = STANDARD_PASSES,
+        alternative: int | None = None,
         on_pass: OnReplayed | None = None,
         on_start: Callable[[Pass], None] | None = None,
     ) -> dict[str, Any]:
         """Replay any generated token in every pass and store it as a run of its own; gives the `replay` document.
 
-        `k` and the token limit default to the campaign's, or to 4 and 400 where it does not say.
+        `k` and the token limit default to the campaign's, or to 4 and 400 where it does not say, `alternative` to the
+        most probable token that is not the actual one.
         """
         base = replay_settings(self.store.campaign(place.campaign)["settings"])
         sampling = replace(base.sampling, max_tokens=max_continuation_tokens or base.sampling.max_tokens)
@@ -124,15 +126,17 @@ class Bench:
         info = self.engine.info()
         record = self.store.record(place.campaign, place.problem)
         rollout = self.store.rollout(place.campaign, place.problem, place.rollout)
-        pivot = pivot_at(rollout, position, special_ids=info.special_ids, eos_ids=info.eos_ids)
+        picked = pivot_at(rollout, position, chosen=alternative, special_ids=info.special_ids, eos_ids=info.eos_ids)
+        pivot = replace(picked, alternative=own_alternative(rollout, position))
+        other = None if picked.alternative == pivot.alternative else picked.alternative
         self.hold(place, rollout, position, control)
-        cut, texts = self._cut(place, record.gold, rollout, pivot), Texts(self.engine)
+        cut, texts = self._cut(place, record.gold, rollout, pivot, other), Texts(self.engine)
         hand_over = None if on_pass is None else lambda pass_, found: on_pass(pass_, found, texts)
         measured = replay(self.engine, [cut], settings, control, hand_over, on_start, texts)
         measurements = [found[0] for found in measured.values()]
         kept = replace(rollout, pivots=[replace(pivot, measurements=measurements)])
         self._store(place.campaign, record.question, record, [kept], texts)
-        return _document(place, pivot, settings.k, measurements, info.batch_invariant)
+        return _document(place, picked, settings.k, measurements, info.batch_invariant)
 
     def measure(
         self,
@@ -193,8 +197,10 @@ class Bench:
         self.provenance[handle] = verdict.provenance or "rebuilt"
         return self.provenance[handle]
 
-    def _cut(self, place: Place, gold: str | None, rollout: Rollout, pivot: Pivot) -> Cut:
-        return Cut(place.problem, gold, place.handle, rollout, pivot, self.provenance[place.handle])
+    def _cut(
+        self, place: Place, gold: str | None, rollout: Rollout, pivot: Pivot, alternative: int | None = None
+    ) -> Cut:
+        return Cut(place.problem, gold, place.handle, rollout, pivot, self.provenance[place.handle], alternative)
 
     def _store(
         self,

@@ -58,8 +58,13 @@ def submit_sample(jobs: Jobs, settings: CampaignSettings, problem: Problem) -> i
     return jobs.submit(sample_key(settings, problem), f"Sample rollouts of {problem.problem}", work)
 
 
-def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: int) -> int:
-    """Replay one token three ways; the passes arrive in the job's `passes` one by one."""
+def submit_replay(
+    jobs: Jobs, place: Place, position: int, k: int, max_tokens: int, alternative: int | None = None
+) -> int:
+    """Replay one token three ways; the passes arrive in the job's `passes` one by one.
+
+    `alternative` is the token to put in its place; None is the most probable other one.
+    """
     expected = 2 * (k * max_tokens + 32)
 
     def work(handle: Handle) -> dict[str, Any]:
@@ -78,11 +83,12 @@ def submit_replay(jobs: Jobs, place: Place, position: int, k: int, max_tokens: i
             counted,
             k=k,
             max_continuation_tokens=max_tokens,
+            alternative=alternative,
             on_pass=on_pass,
             on_start=lambda pass_: counted.begin(pass_, expected),
         )
 
-    return jobs.submit(replay_key(place, position), f"Replay position {position}", work)
+    return jobs.submit(replay_key(place, position), f"Replay position {position}", work, about=alternative)
 
 
 def submit_measure(jobs: Jobs, place: Place) -> int:

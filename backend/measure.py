@@ -38,13 +38,16 @@ class Cut:
     pivot: Pivot
     provenance: str | None
     """How the state came to be: `live`, or the verdict of a rebuild."""
+    alternative: int | None = None
+    """Token to put in the actual one's place instead of the pivot's own alternative."""
 
     @property
     def tokens(self) -> tuple[int, int]:
         """The arms' token ids, the actual one first."""
-        if self.pivot.actual is None or self.pivot.alternative is None:
+        other = self.pivot.alternative if self.alternative is None else self.alternative
+        if self.pivot.actual is None or other is None:
             raise ValueError("a pivot without both of its tokens cannot be cut")
-        return self.pivot.actual, self.pivot.alternative
+        return self.pivot.actual, other
 
     @property
     def index(self) -> int:
@@ -156,6 +159,7 @@ class Meter:
             probe_diverged=diverged,
             probe_delta=delta,
             continuations=records,
+            alternative=cut.alternative,
         )
 
     def _record(self, index: int, wanted: Wanted, continuation: Continuation) -> ContinuationRecord:

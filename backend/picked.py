@@ -9,7 +9,7 @@ from typing import Any
 
 from backend.errors import UserError
 from backend.live import Place
-from backend.pivots import pivot_at, pivots_of
+from backend.pivots import choices_at, own_alternative, pivot_at, pivots_of
 from backend.records import Pivot, Rollout
 from backend.store import Store
 from backend.transcript import TranscriptView
@@ -81,9 +81,21 @@ class Picked:
         """What is stored of a position, a run each."""
         return runs_of(pivot_at_position(self.rollout, position))
 
-    def pivot(self, position: int) -> Pivot:
-        """The pivot at a position. Raises `UserError` where none can be cut."""
-        return pivot_at(self.rollout, position, special_ids=self.special, eos_ids=self.eos)
+    def pivot(self, position: int, chosen: int | None = None) -> Pivot:
+        """The pivot at a position, with the `chosen` alternative if given. Raises `UserError` where none can be cut."""
+        return pivot_at(self.rollout, position, chosen=chosen, special_ids=self.special, eos_ids=self.eos)
+
+    def shown(self, position: int, run: Run) -> Pivot:
+        """The pivot at a position with the alternative that a stored run put there."""
+        actual = self.rollout.ids[position - len(self.rollout.prompt_ids)]
+        stored = pivot_at_position(self.rollout, position)
+        gap = stored.margin if stored is not None else None
+        other = own_alternative(self.rollout, position) if run.alternative is None else run.alternative
+        return Pivot(position, actual, other, gap, planned=False)
+
+    def choices(self, position: int) -> list[tuple[int, float]]:
+        """The tokens that can be put in the place of the one at a position, with their logprobs, likeliest first."""
+        return choices_at(self.rollout, position, special_ids=self.special, eos_ids=self.eos)
 
     def can_cut(self, position: int) -> bool:
         try:

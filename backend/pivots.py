@@ -91,11 +91,17 @@ def pivots_of(
 
 
 def pivot_at(
-    rollout: Rollout, position: int, *, special_ids: Collection[int] = (), eos_ids: Collection[int] = ()
+    rollout: Rollout,
+    position: int,
+    *,
+    chosen: int | None = None,
+    special_ids: Collection[int] = (),
+    eos_ids: Collection[int] = (),
 ) -> Pivot:
     """The pivot at a position somebody picked, whatever its margin.
 
-    Raises `UserError` when the position is not a generated token's, or its actual or alternative token cannot be cut.
+    Its alternative is `chosen`, or else the most probable other token. Raises `UserError` when the position is not a
+    generated token's, or its actual or alternative token cannot be cut.
     """
     first, end = len(rollout.prompt_ids), len(rollout.prompt_ids) + len(rollout.ids)
     where = f"position {position} of rollout {rollout.rollout}"
@@ -113,9 +119,14 @@ def pivot_at(
         )
     if actual in special_ids:
         raise UserError(f"{where} is a special token, which is not replayed; pick a token of the text")
-    if index >= len(rollout.topk_ids) or index >= len(rollout.topk_logprobs):
+    recorded = index < min(len(rollout.topk_ids), len(rollout.topk_logprobs))
+    if not recorded and chosen is None:
         raise UserError(f"{where} has no recorded alternatives; pick a token whose top logprobs were recorded")
-    other = alternative(rollout.topk_ids[index], rollout.topk_logprobs[index], actual)
+    if chosen == actual:
+        raise UserError(f"{where}: token {chosen} is the one that stands there; put another one in its place")
+    other = chosen
+    if chosen is None:
+        other = alternative(rollout.topk_ids[index], rollout.topk_logprobs[index], actual)
     if other is None:
         raise UserError(f"{where} has no alternative with a probability above zero on record; pick another token")
     if other in eos_ids or other in special_ids:
@@ -123,4 +134,29 @@ def pivot_at(
         raise UserError(
             f"{where} has a token as its alternative that is {kind}, which is not replayed; pick another token"
         )
-    return Pivot(position, actual, other, margin(rollout.topk_logprobs[index]), planned=False)
+    return Pivot(position, actual, other, margin(rollout.topk_logprobs[index]) if recorded else None, planned=False)
+
+
+def own_alternative(rollout: Rollout, position: int) -> int | None:
+    """The alternative of the pivot at a position: the stored one's, else the most probable other token on record."""
+    stored = next((one.alternative for one in rollout.pivots if one.position == position), None)
+    index = position - len(rollout.prompt_ids)
+    if stored is not None or not 0 <= index < min(len(rollout.ids), len(rollout.topk_ids), len(rollout.topk_logprobs)):
+        return stored
+    return alternative(rollout.topk_ids[index], rollout.topk_logprobs[index], rollout.ids[index])
+
+
+def choices_at(
+    rollout: Rollout, position: int, *, special_ids: Collection[int] = (), eos_ids: Collection[int] = ()
+) -> list[tuple[int, float]]:
+    """The recorded tokens that can be put in the actual one's place, with their logprobs (nats), likeliest first."""
+    index = position - len(rollout.prompt_ids)
+    unusable = {*special_ids, *eos_ids}
+    if not 0 <= index < min(len(rollout.ids), len(rollout.topk_ids), len(rollout.topk_logprobs)):
+        return []
+    actual = rollout.ids[index]
+    if actual in unusable:
+        return []
+    found = zip(rollout.topk_ids[index], rollout.topk_logprobs[index], strict=True)
+    usable = [(token, value) for token, value in found if token not in {actual, *unusable} and math.isfinite(value)]
+    return sorted(usable, key=lambda one: (-one[1], one[0]))

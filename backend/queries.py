@@ -203,6 +203,9 @@ _TEXTS = f"""
         UNION
         SELECT problem, unnest([actual, alternative]) FROM "pivot" SEMI JOIN held USING (problem)
         WHERE campaign = $campaign
+        UNION
+        SELECT problem, alternative FROM measurement SEMI JOIN held USING (problem)
+        WHERE campaign = $campaign
     ),
     t AS (
         SELECT problem, {_list(shards.TOKEN, "id")} AS tokens

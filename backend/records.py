@@ -155,6 +155,8 @@ class Measurement:
     """Larger of the two arms' |first-token logprob difference| to exact, nats; None for exact itself."""
     continuations: list[ContinuationRecord] = field(default_factory=list)
     """Empty where they were left out of a bundle."""
+    alternative: int | None = None
+    """Token id that a replay put in the actual one's place by its reader's choice; None for the pivot's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,12 @@ class Pivot:
     planned: bool
     """Chosen by the campaign's pivot filter (counts in reports); False for a position somebody clicked."""
     measurements: list[Measurement] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> set[int]:
+        """Ids of all tokens that stand here in some arm of some run."""
+        chosen = (one.alternative for one in self.measurements)
+        return {token for token in (self.actual, self.alternative, *chosen) if token is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import streamlit as st
 
 from backend import live_jobs
@@ -11,7 +13,7 @@ from backend.jobs import Job
 from backend.picked import Picked
 from backend.records import PASSES, STANDARD_PASSES
 from backend.token_panel import heading, panel
-from backend.transcript_view import Run
+from backend.transcript_view import Run, token_text
 
 K, LIMIT = 4, 64
 """Continuations an arm and tokens a continuation of a click, unless the reader asks for others."""
@@ -68,7 +70,7 @@ def _running(picked: Picked, position: int, number: int, key: str) -> None:
     for _, more in job.passes.values():
         texts.update(more)
     panel(
-        picked.pivot(position),
+        picked.pivot(position, job.about),
         {name: one for name, (one, _) in job.passes.items()},
         STANDARD_PASSES,
         texts,
@@ -82,23 +84,24 @@ def _stored(picked: Picked, position: int, k: int, limit: int, job: Job | None, 
     """What the store holds of a token, and the button that replays it."""
     if job is not None and job.state == "failed":
         st.error(sentence(job.error or "the replay failed"), icon=":material/error:")
-    try:
-        pivot = picked.pivot(position)
-    except UserError as fault:
-        st.info(sentence(str(fault)))
-        return
     runs = picked.runs(position)
     with st.container(horizontal=True, vertical_alignment="bottom"):
         chosen = _choose(picked, position, runs, job, key)
+        other = _replacement(picked, position, chosen, key)
+        try:
+            pivot = picked.pivot(position, other)
+        except UserError as fault:
+            st.info(sentence(str(fault)))
+            return
         again = "Replay again" if runs else "Replay three ways"
         if st.button(f"{again} (k = {k}, {limit} tokens)", key=f"{key}replay-{position}", icon=":material/replay:"):
-            live_jobs.submit_replay(jobs(), picked.place, position, k, limit)
+            live_jobs.submit_replay(jobs(), picked.place, position, k, limit, pivot.alternative)
             st.rerun(scope="fragment")
     if chosen is None:
         heading(pivot, picked.texts)
         return
     panel(
-        pivot,
+        picked.shown(position, chosen),
         chosen.by_pass,
         [one.pass_ for one in chosen.measurements],
         picked.texts,
@@ -127,6 +130,27 @@ def _choose(picked: Picked, position: int, runs: list[Run], job: Job | None, key
     return by_name.get(found, runs[0])
 
 
+def _replacement(picked: Picked, position: int, shown: Run | None, key: str) -> int | None:
+    """The token to put in the actual one's place: the reader's choice among those on record.
+
+    At first it is that of the run that is shown, so that it can be replayed again, or else the likeliest.
+    """
+    likely = dict(picked.choices(position))
+    if len(likely) < 2:
+        return next(iter(likely), None)
+    tokens = list(likely)
+    there = None if shown is None else shown.alternative
+    return st.selectbox(
+        "In its place",
+        tokens,
+        index=tokens.index(there) if there in likely else 0,
+        format_func=lambda token: f"{token_text(token, picked.texts)!r}, {100 * math.exp(likely[token]):.1f} %",
+        key=f"{key}other-{picked.place.handle}-{position}-{shown.run if shown else None}",
+        width=180,
+    )
+
+
 def _title(picked: Picked, run: Run) -> str:
+    with_another = "" if run.alternative is None else f" with {token_text(run.alternative, picked.texts)!r}"
     engine = picked.engine_of(run).get("engine")
-    return f"{run.title}, {engine}" if engine else run.title
+    return f"{run.title}{with_another}, {engine}" if engine else f"{run.title}{with_another}"

@@ -146,7 +146,16 @@ def m003_measurements(connection: Connection) -> None:
     """)
 
 
-MIGRATIONS: tuple[Callable[[Connection], None], ...] = (m001_campaigns, m002_rollouts, m003_measurements)
+def m004_alternatives(connection: Connection) -> None:
+    connection.execute("ALTER TABLE measurement ADD COLUMN alternative INTEGER")
+
+
+MIGRATIONS: tuple[Callable[[Connection], None], ...] = (
+    m001_campaigns,
+    m002_rollouts,
+    m003_measurements,
+    m004_alternatives,
+)
 
 CAMPAIGN_TABLES = ("continuation", "measurement", "pivot", "token", "rollout", "problem", "shard_ledger", "campaign")
 """Every table with a `campaign` column, the contained before the containing."""

@@ -23,8 +23,8 @@ from backend.files import replacing
 from backend.records import ContinuationRecord, Measurement, Pivot, ProblemRecord, Rollout, TokenText
 
 METADATA_KEY = b"pivotscope"
-FORMAT = 1
-"""Raised when the schema below changes in a way that an older reader cannot take."""
+FORMAT = 2
+"""Raised when the schema below changes in a way that an older reader cannot take. 2: `measurement.alternative`."""
 
 _TOGETHER = 1 << 26
 """Bytes of a table from which on it is passed on alone: each one costs its reader the same few statements."""
@@ -46,7 +46,7 @@ CONTINUATION = pa.struct(
         "cached": pa.int32(),
     }
 )
-MEASUREMENT = pa.struct(
+_MEASUREMENT_1 = pa.struct(
     {
         "pass": pa.string(),
         "run": pa.string(),
@@ -73,48 +73,65 @@ MEASUREMENT = pa.struct(
         "continuations": pa.list_(CONTINUATION),
     }
 )
-PIVOT = pa.struct(
-    {
-        "position": pa.int32(),
-        "actual": pa.int32(),
-        "alternative": pa.int32(),
-        "margin": pa.float64(),
-        "planned": pa.bool_(),
-        "measurements": pa.list_(MEASUREMENT),
-    }
-)
-ROLLOUT = pa.struct(
-    {
-        "rollout": pa.int32(),
-        "seed": pa.int32(),
-        "prompt_ids": _INTEGERS,
-        "ids": _INTEGERS,
-        "logprobs": _DOUBLES,
-        "topk_ids": pa.list_(_INTEGERS),
-        "topk_logprobs": pa.list_(_DOUBLES),
-        "finish_reason": pa.string(),
-        "answer": pa.string(),
-        "correct": pa.bool_(),
-        "pivots": pa.list_(PIVOT),
-    }
-)
+MEASUREMENT = pa.struct([*_MEASUREMENT_1, pa.field("alternative", pa.int32())])
 TOKEN = pa.struct({"id": pa.int32(), "bytes": pa.binary()})
-SCHEMA = pa.schema(
-    {
-        "problem": pa.string(),
-        "question": pa.string(),
-        "gold": pa.string(),
-        "source": pa.string(),
-        "state": pa.string(),
-        "error": pa.string(),
-        "seconds": pa.float64(),
-        "engine": pa.string(),
-        "engine_info": pa.string(),
-        "rollouts": pa.list_(ROLLOUT),
-        "tokens": pa.list_(TOKEN),
-        "stated": pa.string(),
-    }
-)
+
+
+def _pivot(measurement: pa.StructType) -> pa.StructType:
+    return pa.struct(
+        {
+            "position": pa.int32(),
+            "actual": pa.int32(),
+            "alternative": pa.int32(),
+            "margin": pa.float64(),
+            "planned": pa.bool_(),
+            "measurements": pa.list_(measurement),
+        }
+    )
+
+
+def _rollout(pivot: pa.StructType) -> pa.StructType:
+    return pa.struct(
+        {
+            "rollout": pa.int32(),
+            "seed": pa.int32(),
+            "prompt_ids": _INTEGERS,
+            "ids": _INTEGERS,
+            "logprobs": _DOUBLES,
+            "topk_ids": pa.list_(_INTEGERS),
+            "topk_logprobs": pa.list_(_DOUBLES),
+            "finish_reason": pa.string(),
+            "answer": pa.string(),
+            "correct": pa.bool_(),
+            "pivots": pa.list_(pivot),
+        }
+    )
+
+
+def _problem(rollout: pa.StructType) -> pa.Schema:
+    return pa.schema(
+        {
+            "problem": pa.string(),
+            "question": pa.string(),
+            "gold": pa.string(),
+            "source": pa.string(),
+            "state": pa.string(),
+            "error": pa.string(),
+            "seconds": pa.float64(),
+            "engine": pa.string(),
+            "engine_info": pa.string(),
+            "rollouts": pa.list_(rollout),
+            "tokens": pa.list_(TOKEN),
+            "stated": pa.string(),
+        }
+    )
+
+
+PIVOT = _pivot(MEASUREMENT)
+ROLLOUT = _rollout(PIVOT)
+SCHEMA = _problem(ROLLOUT)
+_FORMERLY = {1: _problem(_rollout(_pivot(_MEASUREMENT_1)))}
+"""The schemas of older formats, which are read as if the columns that they lack were there and unknown."""
 
 _RECORD = TypeAdapter(ProblemRecord)
 
@@ -163,7 +180,7 @@ def shard_files(folder: Path) -> list[Path]:
 def read_shard_table(path: Path) -> pa.Table:
     """A shard's single row under `SCHEMA`. Raises `UserError` for a torn or foreign file."""
     with open_table(path) as file:
-        table = pa.concat_tables([file.schema_arrow.empty_table(), *row_groups(file, path)])
+        table = pa.concat_tables([SCHEMA.empty_table(), *row_groups(file, path)])
     if table.num_rows != 1:
         raise UserError(f"{path}: holds {table.num_rows} problems; a shard holds exactly one")
     return table
@@ -223,16 +240,17 @@ def open_table(path: Path) -> pq.ParquetFile:
     if version > FORMAT:
         file.close()
         raise UserError(f"{path}: is of format {version}, and this Pivotscope reads up to {FORMAT}; update Pivotscope")
-    if not found.equals(SCHEMA):
-        wrong = next((name for name in SCHEMA.names if name not in found.names), None)
-        wrong = wrong or next((name for name in SCHEMA.names if found.field(name) != SCHEMA.field(name)), "order")
+    wanted = _FORMERLY.get(version, SCHEMA)
+    if not found.equals(wanted):
+        wrong = next((name for name in wanted.names if name not in found.names), None)
+        wrong = wrong or next((name for name in wanted.names if found.field(name) != wanted.field(name)), "order")
         file.close()
         raise UserError(f"{path}: column {wrong} is missing or of another type; export the campaign again")
     return file
 
 
 def row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
-    """The file's rows, as many row groups at a time as are small together, in the file's order.
+    """The file's rows under `SCHEMA`, as many row groups at a time as are small together, in the file's order.
 
     Raises `UserError` for a damaged one: pages carry checksums.
     """
@@ -240,7 +258,7 @@ def row_groups(file: pq.ParquetFile, path: Path) -> Iterator[pa.Table]:
     for group in range(file.num_row_groups):
         try:
             # Many short columns: handing each to another thread takes longer than reading it.
-            together.append(file.read_row_group(group, use_threads=False))
+            together.append(file.read_row_group(group, use_threads=False).cast(SCHEMA))
         except (OSError, pa.ArrowInvalid):
             raise UserError(f"{path}: is damaged in row group {group}; write it again") from None
         if sum(table.nbytes for table in together) > _TOGETHER:

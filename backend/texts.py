@@ -41,7 +41,7 @@ class Texts:
         for rollout in rollouts:
             ids.update(rollout.prompt_ids, rollout.ids, *rollout.topk_ids)
             for pivot in rollout.pivots:
-                ids.update(token for token in (pivot.actual, pivot.alternative) if token is not None)
+                ids |= pivot.tokens
                 for measurement in pivot.measurements:
                     ids.update(*[one.ids for one in measurement.continuations])
         self.learn(ids)

@@ -27,6 +27,11 @@ class Run:
     measurements: tuple[Measurement, ...]
 
     @property
+    def alternative(self) -> int | None:
+        """The token that the reader put in the actual one's place; None for the pivot's own alternative."""
+        return next((one.alternative for one in self.measurements), None)
+
+    @property
     def by_pass(self) -> dict[str, Measurement]:
         return {one.pass_: one for one in self.measurements}
 
@@ -52,6 +57,11 @@ def runs_of(pivot: Pivot | None) -> list[Run]:
     return [run for run in runs if run.run == "campaign"] + replays
 
 
+def _with_another(run: Run) -> bool:
+    """Whether a run has another alternative than its pivot's own."""
+    return run.alternative is not None
+
+
 def pivot_at_position(rollout: Rollout, position: int) -> Pivot | None:
     """The stored pivot at a position."""
     return next((pivot for pivot in rollout.pivots if pivot.position == position), None)
@@ -60,7 +70,10 @@ def pivot_at_position(rollout: Rollout, position: int) -> Pivot | None:
 def rollout_view(
     rollout: Rollout, texts: Mapping[int, bytes], *, margin_below: float = 1.0, special: Collection[int] = ()
 ) -> TranscriptView:
-    """The transcript of a rollout with its measured pivots' credit, from the campaign's run, else the newest replay."""
+    """The transcript of a rollout with its measured pivots' credit.
+
+    It is from the campaign's run, else from the newest replay, of those with the pivot's own alternative if there are.
+    """
     ids = [*rollout.prompt_ids, *rollout.ids]
     pieces = [texts.get(token, UNKNOWN.encode()) for token in ids]
     first = len(rollout.prompt_ids)
@@ -70,7 +83,7 @@ def rollout_view(
     candidates = [p for p, gap in margin.items() if gap < margin_below and ids[p] not in unusable]
     credit: dict[str, dict[int, float]] = {}
     for pivot in rollout.pivots:
-        for one in next(iter(runs_of(pivot)), Run("", ())).measurements:
+        for one in next(iter(sorted(runs_of(pivot), key=_with_another)), Run("", ())).measurements:
             if one.numerator is not None:
                 credit.setdefault(one.pass_, {})[pivot.position] = one.numerator / one.k
     return TranscriptView(
@@ -91,7 +104,7 @@ def token_ids_of(rollout: Rollout) -> set[int]:
     for top in rollout.topk_ids:
         ids.update(top)
     for pivot in rollout.pivots:
-        ids.update(token for token in (pivot.actual, pivot.alternative) if token is not None)
+        ids |= pivot.tokens
         for one in pivot.measurements:
             for continuation in one.continuations:
                 ids.update(continuation.ids)

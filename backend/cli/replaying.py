@@ -27,6 +27,12 @@ def _describe(parser: ArgumentParser) -> None:
     parser.add_argument("--k", type=whole(1), help="continuations an arm (default: the campaign's)")
     parser.add_argument("--max-tokens", type=whole(1), metavar="T", help="continuation limit (default: the campaign's)")
     parser.add_argument(
+        "--alternative",
+        type=whole(0),
+        metavar="ID",
+        help="token id to put in the actual one's place (default: the most probable other one)",
+    )
+    parser.add_argument(
         "--passes", default=",".join(STANDARD_PASSES), metavar="A,B", help=f"of {', '.join(get_args(Pass))}"
     )
 
@@ -35,7 +41,7 @@ def _work(args: Namespace) -> Answer:
     passes = _passes(args.passes)
     with open_store(args.store, campaigns=[args.campaign]) as store, Bar() as bar:
         place = Place(store.find_campaign(args.campaign), args.problem, args.rollout)
-        _refuse(store, place, args.position)
+        _refuse(store, place, args.position, args.alternative)
         row = store.campaign(place.campaign)
         spec, python = engine_spec(row, bar.fetching), row["settings"].get("worker_python")
         bar.show(f"loading {spec.name}", None)
@@ -48,6 +54,7 @@ def _work(args: Namespace) -> Answer:
                 k=args.k,
                 max_continuation_tokens=args.max_tokens,
                 passes=passes,
+                alternative=args.alternative,
                 on_start=control.begin,
             )
         texts = store.token_bytes(place.campaign, [document["actual"], document["alternative"]])
@@ -63,7 +70,7 @@ def _passes(text: str) -> list[Pass]:
     return [known[name] for name in chosen]
 
 
-def _refuse(store: Store, place: Place, position: int) -> None:
+def _refuse(store: Store, place: Place, position: int, alternative: int | None) -> None:
     """Raise `UserError` for what can be seen to be wrong before a model is loaded."""
     rollout = store.rollout(place.campaign, place.problem, place.rollout)
     if not rollout.prompt_ids or not rollout.ids:
@@ -71,7 +78,7 @@ def _refuse(store: Store, place: Place, position: int) -> None:
             f"rollout {place.rollout} of problem {place.problem} was imported without its transcript, so it cannot be "
             "replayed; import its rollout file, or run the campaign here"
         )
-    pivot_at(rollout, position)
+    pivot_at(rollout, position, chosen=alternative)
 
 
 class _Share:

@@ -13,14 +13,18 @@ from backend.engines.base import Control, Quiet, Rebuilt
 from backend.engines.scripted_engine import ScriptedEngine
 from backend.engines.scripted_model import SPECIAL_IDS
 from backend.errors import UserError
+from backend.exporters import export
+from backend.importers.parquet import Bundle
 from backend.live import Bench, Place, engine_spec, replay_settings
-from backend.pivots import pivot_at
+from backend.pivots import choices_at, pivot_at
 from backend.problems import pasted
 from backend.rebuilding import rebuilt_until
-from backend.records import STANDARD_PASSES, Measurement, Trace
+from backend.records import STANDARD_PASSES, Measurement, Pivot, Trace
 from backend.report import report
 from backend.settings import CampaignSettings
+from backend.shards import from_table
 from backend.store import Store
+from backend.transcript_view import runs_of
 
 SETTINGS: CampaignSettings = campaign_settings(name="live")
 
@@ -143,6 +147,48 @@ def test_what_another_engine_recorded_stays_beside_a_replay(bench: Bench, store:
     assert {one.engine for one in replayed} == {mine.engine.info().digest()} <= set(engines)
     assert {one.engine for one in recorded.measurements} == {bench.engine.info().digest()}
     assert report(store, [SETTINGS.campaign]) == told
+
+
+def test_a_token_of_the_readers_choice_is_put_in_its_place(bench: Bench, store: Store, tmp_path: Path) -> None:
+    bench.sample(SETTINGS, MIXED, 1, Quiet())
+    where = place_of(place())
+    position = clickable(store)[0]
+    rollout = store.rollout(*where)
+    (own, _), (other, _), *_ = choices_at(rollout, position, special_ids=SPECIAL_IDS)
+    first = bench.replay(place(), position, Quiet(), k=2, max_continuation_tokens=20)
+    seen: list[int | None] = []
+    second = bench.replay(
+        place(),
+        position,
+        Quiet(),
+        k=2,
+        max_continuation_tokens=20,
+        alternative=other,
+        on_pass=lambda _pass, found, _texts: seen.append(found[0].alternative),
+    )
+    again = bench.replay(place(), position, Quiet(), k=2, max_continuation_tokens=20, alternative=own)
+    assert (first["alternative"], second["alternative"], again["alternative"]) == (own, other, own)
+    assert seen == [other] * 3
+    hashes = [one["passes"]["exact"]["output_sha256"] for one in (first, second, again)]
+    assert hashes[0] == hashes[2] != hashes[1]
+
+    def stored(pivot: Pivot) -> dict[str, set[int | None]]:
+        return {run.run: {one.alternative for one in run.measurements} for run in runs_of(pivot)}
+
+    (pivot,) = store.rollout(*where).pivots
+    expected = {first["run"]: {None}, second["run"]: {other}, again["run"]: {None}}
+    assert (pivot.alternative, stored(pivot)) == (own, expected)
+    # The same came out of both arms' actual token, and an export brings it all along.
+    arms = [
+        [c.ids for m in pivot.measurements if m.run == one["run"] for c in m.continuations if c.arm == "actual"]
+        for one in (first, second)
+    ]
+    assert arms[0] == arms[1]
+    (file,) = export(store, SETTINGS.campaign, "parquet", tmp_path)
+    with Bundle(file) as bundle:
+        (record,) = from_table(next(bundle.tables()), "the export")
+    assert stored(record.rollouts[0].pivots[0]) == expected
+    assert other in {token.id for token in record.tokens}
 
 
 def test_the_pivots_of_a_rollout_are_measured_once(bench: Bench, store: Store) -> None:

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backend.errors import UserError
-from backend.pivots import alternative, margin, margins, pivot_at, pivots_of
-from backend.records import Rollout
+from backend.pivots import alternative, choices_at, margin, margins, own_alternative, pivot_at, pivots_of
+from backend.records import Pivot, Rollout
 
 NAN, INF = math.nan, math.inf
 EOS, SPECIAL = 99, 98
@@ -184,6 +184,25 @@ def test_a_click_that_cannot_be_replayed_says_why(position: int, says: str) -> N
     one = replace(one, ids=[*one.ids, 5])
     with pytest.raises(UserError, match=says):
         pivot_at(one, position, special_ids=[SPECIAL], eos_ids=[EOS])
+
+
+def test_another_token_can_be_put_in_its_place() -> None:
+    one = rollout((5, [5, EOS, 6, SPECIAL, 7], [-0.6, -0.9, -2.0, -2.5, -3.0]), (5, [5, 6], [0.0, -INF]))
+    special = {"special_ids": [SPECIAL], "eos_ids": [EOS]}
+    assert choices_at(one, 4, **special) == [(6, -2.0), (7, -3.0)]
+    assert choices_at(one, 5, **special) == choices_at(one, 3, **special) == choices_at(one, 6, **special) == []
+    assert own_alternative(one, 4) == EOS
+    assert own_alternative(one, 5) is None
+    chosen = pivot_at(one, 4, chosen=7, **special)
+    assert (chosen.actual, chosen.alternative, chosen.margin) == (5, 7, -0.6 - -0.9)
+    assert pivot_at(one, 5, chosen=9, **special).alternative == 9  # what is not on record can be chosen as well
+    assert pivot_at(replace(one, topk_ids=[], topk_logprobs=[]), 4, chosen=9).margin is None
+    with pytest.raises(UserError, match="token 5 is the one that stands there"):
+        pivot_at(one, 4, chosen=5, **special)
+    with pytest.raises(UserError, match="alternative that is special"):
+        pivot_at(one, 4, chosen=SPECIAL, **special)
+    stored = replace(one, pivots=[Pivot(4, 5, 6, None, planned=True)])
+    assert own_alternative(stored, 4) == 6
 
 
 def test_published_rollouts_have_the_low_margins_of_the_oracle(shared: Path) -> None:

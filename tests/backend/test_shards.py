@@ -63,6 +63,16 @@ def test_doubles_survive_bit_for_bit(values: list[float]) -> None:
     assert [bits(row) for row in record.rollouts[0].topk_logprobs] == [bits([value]) for value in values]
 
 
+def test_a_file_of_the_first_format_is_read_as_if_nobody_chose_an_alternative(tmp_path: Path) -> None:
+    record, path = trees.record(), tmp_path / "old.parquet"
+    rows = shards.to_table([record]).to_pylist()
+    schema = shards._FORMERLY[1].with_metadata({shards.METADATA_KEY: b'{"format": 1}'})
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    assert shards.read_shard(path) == record
+    assert all(one.alternative is None for one in record.rollouts[0].pivots[0].measurements)
+    assert shards.read_shard_table(path).schema.equals(shards.SCHEMA)
+
+
 def test_names_are_safe_on_any_file_system_and_differ() -> None:
     problems = ["a/b", "a_b", "a b", "A B", "..", ".", "", "../../etc", "x" * 500, "x" * 501, "ä", "問題", "a\0b"]
     names = [shards.shard_name(problem) for problem in problems]

@@ -7,12 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trees
 from hypothesis import given
 from hypothesis import strategies as st
 from playwright.sync_api import Browser, Locator, Page, expect
 from streamlit.testing.v1 import AppTest
 
 from backend.transcript import TranscriptView, display_text, first_difference, partial_bytes
+from backend.transcript_view import rollout_view, token_ids_of
 from tests.browser import serve
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -387,3 +389,13 @@ def test_continuations_name_their_outcome_and_what_is_missing(page: Page) -> Non
     expect(cells.nth(2)).to_contain_text(HOSTILE)
     missing = page.get_by_role("row").filter(has_text="alternative").filter(has_text="sample 0").last
     expect(missing.get_by_role("cell").nth(2)).to_have_text("not computed yet")
+
+
+def test_credit_is_of_the_pivots_own_alternative_where_it_was_measured() -> None:
+    own = trees.measurement(run="replay-20261201T100000-aaaa", arms=(2, 1))
+    other = trees.measurement(run="replay-20261201T110000-bbbb", arms=(0, 2), alternative=7)
+    both, alone = (trees.rollout(pivots=[trees.pivot(measurements=found)]) for found in ([own, other], [other]))
+    assert rollout_view(both, {}).credit == {"exact": {3: 0.5}}
+    assert rollout_view(alone, {}).credit == {"exact": {3: -1.0}}
+    assert both.pivots[0].tokens == {4, 5, 7}
+    assert token_ids_of(both) >= {4, 5, 7}

@@ -32,8 +32,8 @@ pytestmark = [pytest.mark.browser, pytest.mark.weights]
 def hostile_store(path: Path) -> str:
     """A store with one rollout whose token texts try to be markup; gives the campaign's id."""
     settings = make_settings({"name": "hostile", "model": "nobody", "engine": "transformers"}, "test")
-    tops = [[1, 2]] * 3
-    rollout = Rollout(0, 1, [5, 6], [1, 2, 1], [-0.5] * 3, tops, [[-0.5, -1.0]] * 3, "stop", HOSTILE, False)
+    tops = [[1, 2, 5]] * 3
+    rollout = Rollout(0, 1, [5, 6], [1, 2, 1], [-0.5] * 3, tops, [[-0.5, -1.0, -2.0]] * 3, "stop", HOSTILE, False)
     texts = [TokenText(1, HOSTILE.encode()), TokenText(2, b"<script>window.hostile=2</script>")]
     texts += [TokenText(5, b"<b>prompt</b>"), TokenText(6, b" ")]
     record = ProblemRecord(HOSTILE, HOSTILE, "1", "test", "done", None, None, None, None, [rollout], texts)
@@ -129,6 +129,8 @@ def test_hostile_text_stays_text(url: str, page: Page, campaign: str) -> None:
     page.goto(f"{url}/?campaign={campaign}&position=3")
     expect(page.get_by_role("option").first).to_have_text(HOSTILE)
     expect(page.get_by_text("Position 3")).to_be_visible()
+    page.get_by_role("combobox", name="In its place").click()
+    expect(page.get_by_role("option", name="<b>prompt</b>")).to_be_visible()
     assert page.evaluate("window.hostile") is None
     assert page.locator("img[src=x]").count() == 0
 
@@ -233,6 +235,21 @@ def test_a_campaign_of_another_engine_is_replayed_on_the_readers_own(url: str, p
     expect(theirs).to_be_visible()
     expect(page.get_by_test_id("stMetricValue")).to_have_count(len(recorded))
     assert credits_shown(page) == recorded
+
+    # With another token in its place the pivot's own alternative stays what it was.
+    own = page.get_by_text(re.compile("^actual .* margin")).inner_text()
+    page.get_by_role("combobox", name="In its place").click()
+    another = page.get_by_role("option", name=re.compile(r"%$")).nth(1)
+    other = another.inner_text()
+    another.click()
+    page.get_by_role("button", name=re.compile("Replay again")).click()
+    expect(page.get_by_text(re.compile("^actual .* margin"))).not_to_have_text(own)
+    finished(page)
+    expect(page.get_by_role("combobox", name="In its place")).to_have_value(other)
+    page.get_by_role("combobox", name="Run").click()
+    expect(page.get_by_role("option", name=re.compile("^Replay .* with '.*', transformers"))).to_have_count(1)
+    page.get_by_role("option", name=re.compile("^Campaign, vllm")).click()
+    expect(page.get_by_text(re.compile("^actual .* margin"))).to_have_text(own)
 
 
 def test_a_link_to_a_campaign_that_is_not_there_says_so_and_keeps_its_address(

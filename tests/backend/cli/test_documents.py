@@ -70,6 +70,10 @@ def test_replay_of_any_position(store: Path) -> None:
         assert measured["provenance"] == "rebuilt, verified"
     assert len({measured["output_sha256"] for measured in found["passes"].values()}) == 1
     assert {check["name"] for check in found["checks"]} >= {"rows", "exact_logprobs_bitwise", "same_seeds"}
+    other = document("replay", *where, "--position", first + 9, "--alternative", 30, "--passes", "exact")
+    assert other["alternative"] == 30 != found["alternative"]
+    here = refusal("replay", *where, "--position", first + 9, "--alternative", found["actual"])
+    assert "is the one that stands there; put another one in its place" in here
     two = document("replay", *where, "--position", first + 9, "--passes", "serial,exact")
     assert list(two["passes"]) == ["exact", "serial"]
     assert "rollout 9" in refusal("replay", *where[:5], 9, *where[6:], "--position", 200)
