@@ -15,6 +15,9 @@ CPU_BLOCK = 32
 MIN_ROWS = 8
 """Fewest rows of a step. Kernels for one row, or for three, round unlike those for many: a rollout's last steps, a
 verification and a single click must not differ from the bulk of a campaign for that."""
+MIN_PREFILL = 256
+"""Fewest tokens of a step that prefills what is kept, for the same reason: a piece of a prompt is computed again with
+few tokens beside it, where the rollout's own prefill had many."""
 CPU_ROWS = 32
 """Most rows of a step on a CPU unless the options say otherwise: more make it no faster there, and are more to try out
 at start."""

@@ -26,6 +26,10 @@ def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
         yield slice(start, len(costs))
 
 
+SPARE_ROWS = 4
+"""Rows that are left free in a step that prefills, for companions where it has few tokens."""
+
+
 class Admission:
     """Which of a call's requests start when, so that no step both prefills and decodes.
 
@@ -48,7 +52,7 @@ class Admission:
         free = self._rows - running
         # A step of their own costs the running ones a step: not for every row that falls free.
         if self._alone and free * SHARE >= self._rows:
-            return self._prefilled(free), True
+            return self._prefilled(min(free, self._rows - SPARE_ROWS)), True
         return [self._beside.popleft() for _ in range(min(free, len(self._beside)))], False
 
     def _prefilled(self, free: int) -> list[int]:

@@ -13,8 +13,8 @@ from vllm.sampling_params import RequestOutputKind
 
 from backend.engines.base import Control, Sampling
 from backend.engines.vllm_facts import resting
-from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS
-from backend.engines.vllm_parts import Admission
+from backend.engines.vllm_options import COMPANION_TOKENS, MIN_PREFILL, MIN_ROWS
+from backend.engines.vllm_parts import SPARE_ROWS, Admission
 from backend.engines.vllm_sampler import ReplaySampler, extra_args
 from backend.errors import WorkFailed
 from backend.records import Finish, TopK
@@ -74,7 +74,10 @@ class Steps:
                 started, alone = admission.start(len(live) + len(self._companions))
                 for index in started:
                     live[self._add(requests[index])] = index
-                self._fill_up(len(started) if alone else len(live) + len(self._companions), for_one_step=alone)
+                if alone:
+                    self._fill_up_prefill([requests[index].prefill or 0 for index in started])
+                else:
+                    self._fill_up(len(live) + len(self._companions))
                 before = ReplaySampler.produced
                 for output in self._step(alone):
                     if output.request_id in live:
@@ -108,18 +111,29 @@ class Steps:
         with resting(self._llm) if alone else nullcontext():
             return list(self._engine.step())
 
-    def _fill_up(self, rows: int, *, for_one_step: bool) -> None:
+    def _fill_up(self, rows: int) -> None:
         for _ in range(rows, MIN_ROWS):
-            name = f"companion-{next(self._numbers)}"
-            params = SamplingParams(
-                temperature=0,
-                max_tokens=1 if for_one_step else COMPANION_TOKENS,
-                ignore_eos=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            self._engine.add_request(name, _prompt([0], name), params)
-            self._companions.add(name)
+            self._accompany(1, COMPANION_TOKENS)
+
+    def _fill_up_prefill(self, prefills: Sequence[int]) -> None:
+        """Add what is missing in rows and tokens, for this step alone."""
+        missing = max(MIN_PREFILL - sum(prefills), 0)
+        count = max(MIN_ROWS - len(prefills), min(missing, SPARE_ROWS))
+        for index in range(count):
+            self._accompany(max(1, len(range(index, missing, count))), 1)
+
+    def _accompany(self, prompt: int, tokens: int) -> None:
+        """Add a row of no interest: so long a prompt, and that many tokens after it."""
+        name = f"companion-{next(self._numbers)}"
+        params = SamplingParams(
+            temperature=0,
+            max_tokens=tokens,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
+        self._engine.add_request(name, _prompt([0] * prompt, name), params)
+        self._companions.add(name)
 
 
 def _prompt(ids: list[int], salt: str) -> TokensPrompt:

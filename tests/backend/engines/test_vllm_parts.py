@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backend.engines.vllm_parts import Admission, parts
+from backend.engines.vllm_parts import SPARE_ROWS, Admission, parts
 
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(-10, 120))
@@ -21,7 +21,7 @@ def test_parts_cover_everything_and_fit(costs: list[int], room: int) -> None:
         assert sum(costs[part]) + costs[after.start] > room  # no part ends early
 
 
-@given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 12), st.integers(60, 120), st.randoms())
+@given(st.lists(st.integers(0, 60), max_size=40), st.integers(8, 20), st.integers(60, 120), st.randoms())
 def test_requests_start_once_each_and_never_prefill_beside_others(
     prefills: list[int], rows: int, tokens: int, chance: Random
 ) -> None:
@@ -36,6 +36,7 @@ def test_requests_start_once_each_and_never_prefill_beside_others(
         if alone:
             assert min(costs) > 1
             assert sum(costs) <= tokens
+            assert len(found) <= rows - SPARE_ROWS
         else:
             assert all(cost <= 1 for cost in costs)
         running -= chance.randint(0, running)
@@ -44,7 +45,8 @@ def test_requests_start_once_each_and_never_prefill_beside_others(
 
 def test_running_requests_rest_for_many_prefills_and_not_for_one() -> None:
     admission = Admission([5] * 20 + [1] * 3, 16, 100)
-    assert admission.start(0) == (list(range(16)), True)
+    assert admission.start(0) == (list(range(16 - SPARE_ROWS)), True)
+    assert admission.start(12) == ([12, 13, 14, 15], True)
     assert admission.start(15) == ([20], False)  # one row of sixteen is too few for a step of their own
     assert admission.start(14) == ([16, 17], True)
     assert admission.start(15) == ([21], False)
