@@ -148,7 +148,12 @@ def _exact_cache_hits(readings: Sequence[Reading]) -> Check:
 
 
 def _exact_logprobs_bitwise(readings: Sequence[Reading]) -> Check:
-    looked = [one for one in readings if one.pass_ in {"exact", "replica"}]
+    # Exact and replica have to be looked at; other resumed passes are, where an engine gives a reading.
+    looked = [
+        one
+        for one in readings
+        if one.pass_ in {"exact", "replica"} or (one.pass_ in _RESUMED and one.logprobs_equal is not None)
+    ]
     worst = max((one.logprobs_max_difference or 0.0 for one in looked), default=0.0)
     return _judged(
         "exact_logprobs_bitwise",

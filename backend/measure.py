@@ -130,10 +130,11 @@ class Meter:
         readings: list[Continuation | Verification | None] = [*continuations]
         if verification is not None:
             readings.append(verification)
-        gap = None
+        gaps = [one.tail_difference for one in continuations if one is not None]
         if verification is not None and cut.index < len(cut.rollout.topk_ids):
             recorded = TopK(cut.rollout.topk_ids[cut.index], cut.rollout.topk_logprobs[cut.index])
-            gap = difference(recorded, verification.top)
+            gaps.append(difference(recorded, verification.top))
+        gap = max((gap for gap in gaps if gap is not None), default=None)
         diverged, delta = compare_probes(exact.continuations, records) if exact is not None else (None, None)
         return Measurement(
             pass_=output.pass_,

@@ -142,9 +142,10 @@ class Measurement:
     preemptions: int | None
     """Preemptions the engine counted during the call."""
     logprobs_equal: bool | None
-    """Whether the resumed next-token top-k equals the rollout's record bit for bit; None when not looked at."""
+    """Whether the resumed next-token top-k equals the rollout's record bit for bit, and the logprobs of all recorded
+    tokens that requests decoded again those of the state's own decode; None when not looked at."""
     logprobs_max_difference: float | None
-    """Largest |difference| in nats between resumed and recorded top-k; None when not looked at."""
+    """Largest |difference| in nats of these; None when not looked at."""
     seeds_sha256: str | None
     """Hash of the seeds in order, equal across passes when the passes share their noise."""
     engine: str | None

@@ -57,6 +57,9 @@ class Continuation:
     """Prefix tokens that should come from kept state for the asked source (0 for refeed)."""
     cached: int | None
     """Prefix tokens that did."""
+    tail_difference: float | None = None
+    """Largest |difference| in nats between the logprobs of recorded tokens that this request decoded again before it
+    began to draw and those of the decode that wrote the kept state; None where it decoded none again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class ScriptedEngine:
         self._states: dict[str, _State] = {}
         self._calls: Counter[str] = Counter()
         """Calls so far, by `rollouts` or the continuations' source."""
-        self._verified = 0
+        self._verified = self._resumed = 0
 
     def info(self) -> EngineInfo:
         changed = 0 < self._faults.facts_change <= self._calls["exact"] + self._calls["refeed"]
@@ -191,8 +191,10 @@ class ScriptedEngine:
         for request, row, visit in zip(requests, rows, visits, strict=True):
             expected = request.position if source == "exact" else 0
             cached = expected - amount(faults.fewer_cached, source, visit) + amount(faults.warm, source, visit)
+            self._resumed += source == "exact"
+            tail = 2.0**-52 if source == "exact" and self._resumed == faults.altered_tail else None
             continuations.append(
-                Continuation(row.ids, row.logprobs, row.finish_reason or "length", expected, max(int(cached), 0))
+                Continuation(row.ids, row.logprobs, row.finish_reason or "length", expected, max(int(cached), 0), tail)
             )
         visit = max(visits, default=1)
         for index in range(min(int(amount(faults.dropped, source, visit)), len(continuations))):

@@ -5,6 +5,7 @@
   pass alone is hit. Noise is the largest change of a logprob in nats; `fewer_cached` and `warm` are tokens; `dropped`
   counts requests lost.
 - `altered_logprob = n`: the n-th verified point comes back with one logprob moved by one unit in the last place.
+- `altered_tail = n`: the n-th resumed request says that a recorded token came out so when it was decoded again.
 - `facts_change = n`: after n continuation calls the engine describes itself differently.
 - `fail_on = "text"`: sampling rollouts of a prompt that contains the text raises an error.
 - `memory_requests = n`: a call with more requests than n runs out of memory.
@@ -36,6 +37,7 @@ class Faults:
     preemptions: Table = field(default_factory=dict)
     dropped: Table = field(default_factory=dict)
     altered_logprob: int = 0
+    altered_tail: int = 0
     facts_change: int = 0
     fail_on: str = ""
     memory_requests: int = 0

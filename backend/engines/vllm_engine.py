@@ -145,7 +145,7 @@ class VllmEngine:
         for request, salt, outcome in zip(requests, salts, outcomes, strict=True):
             if outcome is None:
                 raise WorkFailed(f"vLLM lost the rollout `{request.handle}`; run it again")
-            self._states.keep(request.handle, Kept(salt, list(request.prompt_ids), outcome.ids))
+            self._states.keep(request.handle, Kept(salt, list(request.prompt_ids), outcome.ids, outcome.logprobs))
             traces.append(
                 Trace(
                     request.handle,
@@ -176,7 +176,7 @@ class VllmEngine:
                 outcomes += self._run(together, control)
             for request, one, outcome in zip(requests[part], sent, outcomes, strict=True):
                 expected = self._states.expected(request.handle, len(one.prompt)) if resumed else 0
-                found.append(_continuation(outcome, len(one.forced), expected))
+                found.append(self._continuation(request.handle, one, outcome, expected))
         after = self._facts.preemptions(self._llm)
         return Batch(found, None if before is None or after is None else after - before)
 
@@ -208,7 +208,8 @@ class VllmEngine:
         for trace, sent, outcome in zip(traces, wanted, self._run(wanted, control), strict=True):
             if outcome is None:
                 raise WorkFailed(f"vLLM lost the rebuilding of `{trace.handle}`; run it again")
-            self._states.keep(trace.handle, Kept(sent.salt, list(trace.prompt_ids), list(trace.ids)))
+            kept = Kept(sent.salt, list(trace.prompt_ids), list(trace.ids), outcome.logprobs)
+            self._states.keep(trace.handle, kept)
             verdicts.append(compare_tops(trace.handle, len(trace.prompt_ids), trace.top, outcome.top))
         return verdicts
 
@@ -249,6 +250,20 @@ class VllmEngine:
     def _touch(self) -> None:
         self._states.touch(lambda requests: self._run(requests, Quiet()))
 
+    def _continuation(self, handle: str, sent: Request, outcome: Outcome | None, expected: int) -> Continuation | None:
+        """What was drawn after the forced tokens; None where the request was lost."""
+        if outcome is None:
+            return None
+        forced = len(sent.forced)
+        return Continuation(
+            outcome.ids[forced:],
+            outcome.logprobs[forced:],
+            outcome.finish_reason,
+            expected,
+            outcome.cached,
+            self._states.tail_difference(handle, sent, outcome.logprobs[:forced]),
+        )
+
     def _resumed(self, request: ContinuationRequest) -> Request:
         """The request that finds the rollout's full blocks before the position and decodes the rest."""
         return self._states.resuming(
@@ -285,12 +300,3 @@ class VllmEngine:
                 "set engine_options `max_model_len` higher or take shorter rollouts"
             )
         return list(ids)
-
-
-def _continuation(outcome: Outcome | None, forced: int, expected: int) -> Continuation | None:
-    """What was drawn after the forced tokens; None where the request was lost."""
-    if outcome is None:
-        return None
-    return Continuation(
-        outcome.ids[forced:], outcome.logprobs[forced:], outcome.finish_reason, expected, outcome.cached
-    )

@@ -30,6 +30,8 @@ class Kept:
     """What its blocks are found under; None once they are lost."""
     prompt_ids: list[int]
     ids: list[int]
+    logprobs: list[float]
+    """Of `ids`, nats, as they came out when the blocks were written."""
 
     @property
     def written(self) -> int:
@@ -79,6 +81,17 @@ class States:
     def expected(self, handle: str, prompt: int) -> int:
         """Tokens vLLM finds for a prompt of a length: full blocks but the last token's, as the rollout wrote them."""
         return min(prompt - 1, self._kept[handle].written) // self._block * self._block
+
+    def tail_difference(self, handle: str, sent: Request, logprobs: Sequence[float]) -> float | None:
+        """How far the `logprobs` of a request's forced tokens lie from those of the decode that wrote the blocks.
+
+        The largest |difference| in nats over the rollout's own tokens among them, 0.0 only where all are the same bit
+        for bit; None where there is none.
+        """
+        kept = self._kept[handle]
+        first = len(sent.prompt) - len(kept.prompt_ids)
+        again = zip(sent.forced, logprobs, kept.ids[first:], kept.logprobs[first:], strict=False)
+        return max((abs(a - b) if a != b else 0.0 for token, a, own, b in again if token == own), default=None)
 
     def resuming(
         self, handle: str, line: list[int], seed: int, sampling: Sampling, top_k: int, stops: list[int]

@@ -60,6 +60,16 @@ def test_a_clean_replay_passes_all_that_apply(batch_invariant: bool) -> None:
     assert found == dict.fromkeys(CHECK_NAMES, "pass") | {"batch_invariant_control": control}
 
 
+@pytest.mark.parametrize("number", [1, 20, 40])
+def test_a_recorded_token_that_comes_out_otherwise_fails_the_bitwise_check_alone(number: int) -> None:
+    """In whichever request and resumed pass it happens: the probe's own verification would not see it."""
+    found = measured({"altered_tail": number}, passes=("exact", "replica", "shuffled", "refeed"))
+    failed = {one.name: one.detail for one in checks(readings(found, False)) if one.status == "fail"}
+    assert list(failed) == ["exact_logprobs_bitwise"]
+    assert "1 of " in failed["exact_logprobs_bitwise"]
+    assert "2.22e-16 nats" in failed["exact_logprobs_bitwise"]
+
+
 @pytest.mark.parametrize(("name", "options", "batch_invariant", "change"), FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_a_fault_fails_its_own_check_alone(
     name: str, options: dict[str, Any], batch_invariant: bool, change: Callable[[Found], Found]

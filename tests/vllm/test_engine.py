@@ -129,6 +129,30 @@ def test_forced_tails_reproduce_the_rollout(engine: VllmEngine, traces: list[Tra
     engine.release(["greedy"])
 
 
+def test_recorded_tokens_come_out_as_they_were_before_anything_is_drawn(
+    engine: VllmEngine, traces: list[Trace]
+) -> None:
+    """In a crowd and alone, within the prompt's last block and behind it."""
+    requests = requests_at(traces[0], 1, replace(SAMPLING, max_tokens=2))
+    crowd = engine.continuations(requests, "exact", Quiet()).continuations
+    tails = [one.tail_difference for one in crowd if one]
+    assert set(tails) == {0.0, None}
+    # None where a block ends at the position, and for the alternative arm nothing but the arm is forced.
+    assert tails.count(0.0) > len(requests) * 3 // 4
+    for request, one in list(zip(requests, crowd, strict=True))[:12]:
+        assert engine.continuations([request], "exact", Quiet()).continuations == [one], request.position
+    assert {
+        one.tail_difference for one in engine.continuations(requests[:8], "refeed", Quiet()).continuations if one
+    } == {None}
+    state = engine._states._kept[traces[0].handle]
+    state.logprobs[2] -= 0.25
+    try:
+        found = engine.continuations(requests[:14], "exact", Quiet()).continuations
+        assert {one.tail_difference for one in found if one} == {0.25, 0.0, None}
+    finally:
+        state.logprobs[2] += 0.25
+
+
 def test_the_replica_is_the_same_bit_for_bit_alone_or_shuffled(engine: VllmEngine, traces: list[Trace]) -> None:
     requests = [request for trace in traces for request in requests_at(trace, 17)]
     exact = engine.continuations(requests, "exact", Quiet()).continuations
