@@ -3,7 +3,8 @@
 Each rollout has a salt of its own, so that no sibling's blocks are ever used, and each re-fed request one of its own,
 so that nothing is found for it. Rollouts and resumed requests are never decoded in a step that prefills others: such
 steps have other kernels. Neither are they in a step of fewer rows than `vllm_options.MIN_ROWS`, for the same reason,
-nor on a CPU of more than `vllm_rows` allows.
+nor on a CPU of more than `vllm_rows` allows; and a piece of a prompt is never prefilled beside fewer tokens than
+`vllm_options.MIN_PREFILL`. Whether all that was enough, each resumed request says of itself: see `tail_difference`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 SHARE = 8
 """Requests that are to be prefilled wait until one in so many of the rows is free."""
+SPARE_ROWS = 4
+"""Rows that are left free in a step that prefills, for companions where it has few tokens."""
 
 
 def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
@@ -24,10 +26,6 @@ def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
         used += cost
     if costs:
         yield slice(start, len(costs))
-
-
-SPARE_ROWS = 4
-"""Rows that are left free in a step that prefills, for companions where it has few tokens."""
 
 
 class Admission:

@@ -117,7 +117,7 @@ class Steps:
 
     def _fill_up_prefill(self, prefills: Sequence[int]) -> None:
         """Add what is missing in rows and tokens, for this step alone."""
-        missing = max(MIN_PREFILL - sum(prefills), 0)
+        missing = max(min(MIN_PREFILL, self._tokens) - sum(prefills), 0)
         count = max(MIN_ROWS - len(prefills), min(missing, SPARE_ROWS))
         for index in range(count):
             self._accompany(max(1, len(range(index, missing, count))), 1)
