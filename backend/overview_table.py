@@ -70,8 +70,11 @@ def _each(fact: Callable[[Mapping[str, Any]], str | None], document: Mapping[str
 
 
 def _verdict(states: Sequence[str]) -> str:
-    failed, passed = states.count("fail"), states.count("pass")
-    return f"{failed} failed" if failed else f"{passed} of {len(states)} passed"
+    """What failed, or else what passed and what could not be looked at."""
+    failed, unknown, passed = (states.count(status) for status in ("fail", "unknown", "pass"))
+    if failed:
+        return f"{failed} failed"
+    return f"{passed} passed, {unknown} unknown" if unknown else f"{passed} passed"
 
 
 def remarks(origin: str, final: bool | None, state: str) -> list[str]:
