@@ -103,15 +103,8 @@ def pivot_at(
     Its alternative is `chosen`, or else the most probable other token. Raises `UserError` when the position is not a
     generated token's, or its actual or alternative token cannot be cut.
     """
-    first, end = len(rollout.prompt_ids), len(rollout.prompt_ids) + len(rollout.ids)
     where = f"position {position} of rollout {rollout.rollout}"
-    if not rollout.ids:
-        raise UserError(f"{where}: the rollout has no generated token to replay")
-    if not 0 <= position < end:
-        raise UserError(f"{where} does not exist; its generated tokens are at {first} to {end - 1}")
-    if position < first:
-        raise UserError(f"{where} lies in the prompt; its generated tokens are at {first} to {end - 1}")
-    index = position - first
+    index = _generated(rollout, position, where)
     actual = rollout.ids[index]
     if actual in eos_ids:
         raise UserError(
@@ -119,14 +112,12 @@ def pivot_at(
         )
     if actual in special_ids:
         raise UserError(f"{where} is a special token, which is not replayed; pick a token of the text")
-    recorded = index < min(len(rollout.topk_ids), len(rollout.topk_logprobs))
-    if not recorded and chosen is None:
-        raise UserError(f"{where} has no recorded alternatives; pick a token whose top logprobs were recorded")
     if chosen == actual:
         raise UserError(f"{where}: token {chosen} is the one that stands there; put another one in its place")
-    other = chosen
-    if chosen is None:
-        other = alternative(rollout.topk_ids[index], rollout.topk_logprobs[index], actual)
+    top = _top_at(rollout, index)
+    if chosen is None and top is None:
+        raise UserError(f"{where} has no recorded alternatives; pick a token whose top logprobs were recorded")
+    other = alternative(*top, actual) if chosen is None and top is not None else chosen
     if other is None:
         raise UserError(f"{where} has no alternative with a probability above zero on record; pick another token")
     if other in eos_ids or other in special_ids:
@@ -134,16 +125,34 @@ def pivot_at(
         raise UserError(
             f"{where} has a token as its alternative that is {kind}, which is not replayed; pick another token"
         )
-    return Pivot(position, actual, other, margin(rollout.topk_logprobs[index]) if recorded else None, planned=False)
+    return Pivot(position, actual, other, None if top is None else margin(top[1]), planned=False)
+
+
+def _generated(rollout: Rollout, position: int, where: str) -> int:
+    """The index among the generated tokens. Raises `UserError` for a position that is none of theirs."""
+    first, end = len(rollout.prompt_ids), len(rollout.prompt_ids) + len(rollout.ids)
+    if not rollout.ids:
+        raise UserError(f"{where}: the rollout has no generated token to replay")
+    if not 0 <= position < end:
+        raise UserError(f"{where} does not exist; its generated tokens are at {first} to {end - 1}")
+    if position < first:
+        raise UserError(f"{where} lies in the prompt; its generated tokens are at {first} to {end - 1}")
+    return position - first
+
+
+def _top_at(rollout: Rollout, index: int) -> tuple[list[int], list[float]] | None:
+    """The most probable ids at a generated index with their logprobs (nats); None where they are not on record."""
+    if not 0 <= index < min(len(rollout.ids), len(rollout.topk_ids), len(rollout.topk_logprobs)):
+        return None
+    return rollout.topk_ids[index], rollout.topk_logprobs[index]
 
 
 def own_alternative(rollout: Rollout, position: int) -> int | None:
     """The alternative of the pivot at a position: the stored one's, else the most probable other token on record."""
     stored = next((one.alternative for one in rollout.pivots if one.position == position), None)
     index = position - len(rollout.prompt_ids)
-    if stored is not None or not 0 <= index < min(len(rollout.ids), len(rollout.topk_ids), len(rollout.topk_logprobs)):
-        return stored
-    return alternative(rollout.topk_ids[index], rollout.topk_logprobs[index], rollout.ids[index])
+    top = _top_at(rollout, index)
+    return stored if stored is not None or top is None else alternative(*top, rollout.ids[index])
 
 
 def choices_at(
@@ -151,12 +160,11 @@ def choices_at(
 ) -> list[tuple[int, float]]:
     """The recorded tokens that can be put in the actual one's place, with their logprobs (nats), likeliest first."""
     index = position - len(rollout.prompt_ids)
-    unusable = {*special_ids, *eos_ids}
-    if not 0 <= index < min(len(rollout.ids), len(rollout.topk_ids), len(rollout.topk_logprobs)):
+    top, unusable = _top_at(rollout, index), {*special_ids, *eos_ids}
+    if top is None or rollout.ids[index] in unusable:
         return []
-    actual = rollout.ids[index]
-    if actual in unusable:
-        return []
-    found = zip(rollout.topk_ids[index], rollout.topk_logprobs[index], strict=True)
-    usable = [(token, value) for token, value in found if token not in {actual, *unusable} and math.isfinite(value)]
+    unusable.add(rollout.ids[index])
+    usable = [
+        (token, value) for token, value in zip(*top, strict=True) if token not in unusable and math.isfinite(value)
+    ]
     return sorted(usable, key=lambda one: (-one[1], one[0]))

@@ -1,4 +1,4 @@
-"""Readings from a running vLLM: what its releases keep in different places, asked for by feature."""
+"""Readings from a running vLLM, and holds on its scheduler: what releases keep in different places, by feature."""
 
 from __future__ import annotations
 
