@@ -85,13 +85,9 @@ class Picked:
         """The pivot at a position, with the `chosen` alternative if given. Raises `UserError` where none can be cut."""
         return pivot_at(self.rollout, position, chosen=chosen, special_ids=self.special, eos_ids=self.eos)
 
-    def shown(self, position: int, run: Run) -> Pivot:
-        """The pivot at a position with the alternative that a stored run put there."""
-        actual = self.rollout.ids[position - len(self.rollout.prompt_ids)]
-        stored = pivot_at_position(self.rollout, position)
-        gap = stored.margin if stored is not None else None
-        other = own_alternative(self.rollout, position) if run.alternative is None else run.alternative
-        return Pivot(position, actual, other, gap, planned=False)
+    def alternative(self, position: int, run: Run) -> int | None:
+        """The token that a stored run put in the place of the one at a position."""
+        return own_alternative(self.rollout, position) if run.alternative is None else run.alternative
 
     def choices(self, position: int) -> list[tuple[int, float]]:
         """The tokens that can be put in the place of the one at a position, with their logprobs, likeliest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import streamlit as st
 
@@ -101,7 +102,7 @@ def _stored(picked: Picked, position: int, k: int, limit: int, job: Job | None, 
         heading(pivot, picked.texts)
         return
     panel(
-        picked.shown(position, chosen),
+        replace(pivot, alternative=picked.alternative(position, chosen)),
         chosen.by_pass,
         [one.pass_ for one in chosen.measurements],
         picked.texts,
@@ -138,12 +139,11 @@ def _replacement(picked: Picked, position: int, shown: Run | None, key: str) -> 
     likely = dict(picked.choices(position))
     if len(likely) < 2:
         return next(iter(likely), None)
-    tokens = list(likely)
     there = None if shown is None else shown.alternative
     return st.selectbox(
         "In its place",
-        tokens,
-        index=tokens.index(there) if there in likely else 0,
+        list(likely),
+        index=list(likely).index(there) if there in likely else 0,
         format_func=lambda token: f"{token_text(token, picked.texts)!r}, {100 * math.exp(likely[token]):.1f} %",
         key=f"{key}other-{picked.place.handle}-{position}-{shown.run if shown else None}",
         width=180,
@@ -151,6 +151,6 @@ def _replacement(picked: Picked, position: int, shown: Run | None, key: str) -> 
 
 
 def _title(picked: Picked, run: Run) -> str:
-    with_another = "" if run.alternative is None else f" with {token_text(run.alternative, picked.texts)!r}"
+    title = run.title if run.alternative is None else f"{run.title} with {token_text(run.alternative, picked.texts)!r}"
     engine = picked.engine_of(run).get("engine")
-    return f"{run.title}{with_another}, {engine}" if engine else f"{run.title}{with_another}"
+    return f"{title}, {engine}" if engine else title

@@ -46,7 +46,7 @@ CONTINUATION = pa.struct(
         "cached": pa.int32(),
     }
 )
-_MEASUREMENT_1 = pa.struct(
+MEASUREMENT = pa.struct(
     {
         "pass": pa.string(),
         "run": pa.string(),
@@ -71,66 +71,64 @@ _MEASUREMENT_1 = pa.struct(
         "probe_diverged": pa.bool_(),
         "probe_delta": pa.float64(),
         "continuations": pa.list_(CONTINUATION),
+        "alternative": pa.int32(),
     }
 )
-MEASUREMENT = pa.struct([*_MEASUREMENT_1, pa.field("alternative", pa.int32())])
+PIVOT = pa.struct(
+    {
+        "position": pa.int32(),
+        "actual": pa.int32(),
+        "alternative": pa.int32(),
+        "margin": pa.float64(),
+        "planned": pa.bool_(),
+        "measurements": pa.list_(MEASUREMENT),
+    }
+)
+ROLLOUT = pa.struct(
+    {
+        "rollout": pa.int32(),
+        "seed": pa.int32(),
+        "prompt_ids": _INTEGERS,
+        "ids": _INTEGERS,
+        "logprobs": _DOUBLES,
+        "topk_ids": pa.list_(_INTEGERS),
+        "topk_logprobs": pa.list_(_DOUBLES),
+        "finish_reason": pa.string(),
+        "answer": pa.string(),
+        "correct": pa.bool_(),
+        "pivots": pa.list_(PIVOT),
+    }
+)
 TOKEN = pa.struct({"id": pa.int32(), "bytes": pa.binary()})
+SCHEMA = pa.schema(
+    {
+        "problem": pa.string(),
+        "question": pa.string(),
+        "gold": pa.string(),
+        "source": pa.string(),
+        "state": pa.string(),
+        "error": pa.string(),
+        "seconds": pa.float64(),
+        "engine": pa.string(),
+        "engine_info": pa.string(),
+        "rollouts": pa.list_(ROLLOUT),
+        "tokens": pa.list_(TOKEN),
+        "stated": pa.string(),
+    }
+)
 
 
-def _pivot(measurement: pa.StructType) -> pa.StructType:
-    return pa.struct(
-        {
-            "position": pa.int32(),
-            "actual": pa.int32(),
-            "alternative": pa.int32(),
-            "margin": pa.float64(),
-            "planned": pa.bool_(),
-            "measurements": pa.list_(measurement),
-        }
-    )
+def _formerly(kind: pa.DataType) -> pa.DataType:
+    """A type of `SCHEMA` as format 1 had it: without a measurement's `alternative`."""
+    if pa.types.is_list(kind):
+        return pa.list_(_formerly(kind.value_type))
+    if pa.types.is_struct(kind):
+        lost = "alternative" if kind == MEASUREMENT else None
+        return pa.struct([item.with_type(_formerly(item.type)) for item in kind if item.name != lost])
+    return kind
 
 
-def _rollout(pivot: pa.StructType) -> pa.StructType:
-    return pa.struct(
-        {
-            "rollout": pa.int32(),
-            "seed": pa.int32(),
-            "prompt_ids": _INTEGERS,
-            "ids": _INTEGERS,
-            "logprobs": _DOUBLES,
-            "topk_ids": pa.list_(_INTEGERS),
-            "topk_logprobs": pa.list_(_DOUBLES),
-            "finish_reason": pa.string(),
-            "answer": pa.string(),
-            "correct": pa.bool_(),
-            "pivots": pa.list_(pivot),
-        }
-    )
-
-
-def _problem(rollout: pa.StructType) -> pa.Schema:
-    return pa.schema(
-        {
-            "problem": pa.string(),
-            "question": pa.string(),
-            "gold": pa.string(),
-            "source": pa.string(),
-            "state": pa.string(),
-            "error": pa.string(),
-            "seconds": pa.float64(),
-            "engine": pa.string(),
-            "engine_info": pa.string(),
-            "rollouts": pa.list_(rollout),
-            "tokens": pa.list_(TOKEN),
-            "stated": pa.string(),
-        }
-    )
-
-
-PIVOT = _pivot(MEASUREMENT)
-ROLLOUT = _rollout(PIVOT)
-SCHEMA = _problem(ROLLOUT)
-_FORMERLY = {1: _problem(_rollout(_pivot(_MEASUREMENT_1)))}
+_FORMERLY = {1: pa.schema([item.with_type(_formerly(item.type)) for item in SCHEMA])}
 """The schemas of older formats, which are read as if the columns that they lack were there and unknown."""
 
 _RECORD = TypeAdapter(ProblemRecord)

@@ -83,7 +83,7 @@ def rollout_view(
     candidates = [p for p, gap in margin.items() if gap < margin_below and ids[p] not in unusable]
     credit: dict[str, dict[int, float]] = {}
     for pivot in rollout.pivots:
-        for one in next(iter(sorted(runs_of(pivot), key=_with_another)), Run("", ())).measurements:
+        for one in min(runs_of(pivot), key=_with_another, default=Run("", ())).measurements:
             if one.numerator is not None:
                 credit.setdefault(one.pass_, {})[pivot.position] = one.numerator / one.k
     return TranscriptView(
