@@ -126,6 +126,8 @@ class Bench:
         info = self.engine.info()
         record = self.store.record(place.campaign, place.problem)
         rollout = self.store.rollout(place.campaign, place.problem, place.rollout)
+        if alternative is not None and not any(self.engine.token_bytes([alternative])):
+            raise UserError(f"token {alternative} stands for no text of {info.model}; give an id of its vocabulary")
         picked = pivot_at(rollout, position, chosen=alternative, special_ids=info.special_ids, eos_ids=info.eos_ids)
         pivot = replace(picked, alternative=own_alternative(rollout, position))
         other = None if picked.alternative == pivot.alternative else picked.alternative

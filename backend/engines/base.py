@@ -195,7 +195,7 @@ class Engine(Protocol):
         """Chat template around `messages`, or `plain` for a model without a template."""
 
     def token_bytes(self, ids: Sequence[int]) -> list[bytes]:
-        """The bytes each token id stands for."""
+        """The bytes each token id stands for; none for an id that is no token's."""
 
     def close(self) -> None:
         """Free the model's memory."""

@@ -16,6 +16,8 @@ from typing import Any
 
 from backend.errors import UserError
 
+_ID_END = 2**31
+"""Tokenizers take no larger ids, and no column of the store holds them."""
 _TOKENIZER_FILES = (
     "added_tokens.json",
     "chat_template.jinja",
@@ -107,7 +109,7 @@ class Codec:
     def _bytes(self, token: int) -> bytes:
         if token in self._literal:  # added tokens are literal text whatever the vocabulary's alphabet is
             return str(self._literal[token].content).encode()
-        piece: str | bytes | None = self._tokenizer.convert_ids_to_tokens(token) if token >= 0 else None
+        piece: str | bytes | None = self._tokenizer.convert_ids_to_tokens(token) if 0 <= token < _ID_END else None
         if piece is None:
             return b""
         for step in self._steps:

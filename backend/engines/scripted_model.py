@@ -167,5 +167,5 @@ def _weighted(prefix_hash: int, ids: tuple[int, ...], weights: tuple[float, ...]
 
 
 def token_bytes(token: int) -> bytes:
-    """The bytes a token id stands for."""
-    return bytes([token]) if token < 256 else SPECIAL_BYTES[token]
+    """The bytes a token id stands for; none for an id beyond the vocabulary."""
+    return bytes([token]) if token < 256 else SPECIAL_BYTES.get(token, b"")

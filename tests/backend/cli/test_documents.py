@@ -74,6 +74,12 @@ def test_replay_of_any_position(store: Path) -> None:
     assert other["alternative"] == 30 != found["alternative"]
     here = refusal("replay", *where, "--position", first + 9, "--alternative", found["actual"])
     assert "is the one that stands there; put another one in its place" in here
+    # Only a loaded model knows its vocabulary.
+    nothing = call("replay", *where, "--position", first + 9, "--alternative", 99_999_999_999)
+    assert (nothing.returncode, nothing.stdout) == (2, "")
+    assert nothing.stderr.splitlines()[-1] == (
+        "error: token 99999999999 stands for no text of toy; give an id of its vocabulary."
+    )
     two = document("replay", *where, "--position", first + 9, "--passes", "serial,exact")
     assert list(two["passes"]) == ["exact", "serial"]
     assert "rollout 9" in refusal("replay", *where[:5], 9, *where[6:], "--position", 200)
