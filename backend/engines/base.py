@@ -130,7 +130,7 @@ class EngineInfo:
     """Most sequences in one step."""
     max_num_batched_tokens: int | None
     rows_per_step: list[int] | None
-    """Row counts a decode step may have; calibrated to give the same bits."""
+    """Row counts a decode step may have, so that a row comes out in the same bits; None where any may do."""
     batch_invariant: bool | None
     graphs: bool | None
     """Whether steps run as captured graphs (False: eager)."""

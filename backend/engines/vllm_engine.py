@@ -30,7 +30,7 @@ from backend.engines.base import (
 from backend.engines.codec import Codec
 from backend.engines.comparison import compare_tops
 from backend.engines.processor import processor_name
-from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, read_options
+from backend.engines.vllm_options import COMPANION_TOKENS, MIN_ROWS, arguments, has_fixed_rows, read_options
 from backend.engines.vllm_start import find_device, start
 from backend.engines.vllm_states import NEXT, Kept, States
 from backend.errors import OutOfMemory, UserError, WorkFailed
@@ -77,7 +77,11 @@ class VllmEngine:
                 self._matmul = "float32 accumulation, rounded to bfloat16"
             self._sequences = vllm_rows.most_rows(computing, MIN_ROWS, self._sequences)
             vllm_facts.limit_rows(self._llm, self._sequences)
-        self._steps = vllm_steps.Steps(self._llm, self._sequences, self._batched_tokens - MIN_ROWS)
+        self._fixed_rows = has_fixed_rows(checked, dtype, device)
+        if self._fixed_rows:
+            vllm_rows.fill_up_logits(vllm_facts.model(self._llm), self._sequences)
+        tokens = self._sequences if self._fixed_rows else self._batched_tokens
+        self._steps = vllm_steps.Steps(self._llm, self._sequences, tokens - MIN_ROWS)
         self._states = States(self._block, vllm_steps.Request)
 
     def info(self) -> EngineInfo:
@@ -99,7 +103,7 @@ class VllmEngine:
             attention_backend=self._facts.attention_backend(self._llm),
             max_num_seqs=self._sequences,
             max_num_batched_tokens=self._batched_tokens,
-            rows_per_step=None,
+            rows_per_step=[self._sequences] if self._fixed_rows else None,
             batch_invariant=self._batch_invariant,
             graphs=self._facts.graphs(self._llm),
             threads=None if cuda else torch.get_num_threads(),

@@ -1,7 +1,8 @@
-"""How many rows a step of vLLM on a CPU may have without any row coming out in other bits.
+"""Rows of a step: how many, without any row coming out in other bits than in another step.
 
-The matrix library picks a kernel, and with it how sums are rounded, by shape: with AMX some products of more than 32
-rows round unlike smaller ones. A verification of eighty positions must not differ from a rollout for that.
+A matrix library picks a kernel, and with it how sums are rounded, by shape. On a CPU with AMX some products of more
+than 32 rows round unlike smaller ones; on a GPU those of float32 do so at many counts. A verification of eighty
+positions must not differ from a rollout for that.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as functional
 
 
 @torch.inference_mode()
@@ -19,6 +21,22 @@ def most_rows(model: Any, least: int, most: int) -> int:
     for shape, layer in layers.items():
         most = _alike(layer, shape[0], least, most)
     return most
+
+
+def fill_up_logits(model: Any, rows: int) -> None:
+    """Let the product of vLLM's `model` that gives the logits always have so many rows, as its graphs do by themselves.
+
+    vLLM takes it outside of them, over the rows that are to be sampled.
+    """
+    compute = model.compute_logits
+
+    def filled_up(hidden: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        missing = rows - len(hidden)
+        if missing <= 0:
+            return compute(hidden, *rest, **more)
+        return compute(functional.pad(hidden, (0, 0, 0, missing)), *rest, **more)[: len(hidden)]
+
+    model.compute_logits = filled_up
 
 
 def _shape(layer: Any) -> tuple[int, int]:

@@ -48,6 +48,7 @@ def test_a_wrong_option_is_refused(options: dict[str, Any], sentence: str) -> No
         ({"max_num_batched_tokens": 100}, "`max_num_batched_tokens` is 100, but one step must take a whole prefill"),
         ({"max_num_seqs": 7}, "`max_num_seqs` is 7, but a step has at least 8 rows"),
         ({"block_size": 48}, "`block_size` is 48, but must be a multiple of 32 on a CPU"),
+        ({"fixed_rows": True}, "`fixed_rows` is for GPUs; on a CPU steps have as many rows as round alike"),
     ],
 )
 def test_what_a_cpu_cannot_have_is_refused(options: dict[str, Any], sentence: str) -> None:
@@ -80,6 +81,20 @@ def test_keys_are_never_split_by_how_many_rows_a_step_has() -> None:
     made = arguments(Path("m"), "bfloat16", {"attention_backend": "TRITON_ATTN"}, "cuda", None)
     assert made["attention_config"] == {"flash_attn_max_num_splits_for_cuda_graph": 1}
     assert made["attention_backend"] == "TRITON_ATTN"
+
+
+def test_float32_on_a_gpu_has_the_same_rows_in_every_step() -> None:
+    def rows(dtype: str, **options: Any) -> Any:
+        made = arguments(Path("m"), dtype, options, "cuda", None)
+        assert "fixed_rows" not in made
+        return made.get("max_num_seqs"), made.get("compilation_config")
+
+    assert rows("float32") == (256, {"cudagraph_capture_sizes": [256]})
+    assert rows("float32", max_num_seqs=64) == (64, {"cudagraph_capture_sizes": [64]})
+    assert rows("bfloat16", fixed_rows=True) == (256, {"cudagraph_capture_sizes": [256]})
+    assert rows("bfloat16") == rows("float32", fixed_rows=False) == rows("float32", enforce_eager=True) == (None, None)
+    with pytest.raises(UserError, match="`fixed_rows` fills up captured graphs; leave `enforce_eager` out"):
+        rows("float32", fixed_rows=True, enforce_eager=True)
 
 
 def test_the_environment_forces_what_changes_results_and_yields_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:

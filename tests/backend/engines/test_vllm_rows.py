@@ -1,4 +1,4 @@
-"""The row counts of a step of vLLM on a CPU, with layers whose kernels change where the test says."""
+"""The row counts of a step of vLLM, with layers whose kernels change where the test says."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from backend.engines.vllm_rows import most_rows
+from backend.engines.vllm_rows import fill_up_logits, most_rows
 
 
 class Layer(nn.Module):
@@ -52,3 +52,23 @@ def test_a_change_in_the_last_row_alone_is_seen() -> None:
 
 def test_what_is_no_matrix_product_is_left_out() -> None:
     assert most_rows(nn.Sequential(nn.Linear(4, 4), nn.Identity()), 8, 64) == 64
+
+
+class Head:
+    """A product that tells how many rows it had."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        self.seen.append(len(hidden))
+        return hidden * 2
+
+
+def test_logits_come_of_products_of_as_many_rows_each() -> None:
+    head = Head()
+    fill_up_logits(head, 8)
+    for count in (1, 5, 8, 11):
+        hidden = torch.arange(count * 3.0).reshape(count, 3)
+        assert torch.equal(head.compute_logits(hidden), hidden * 2)
+    assert head.seen == [8, 8, 8, 11]
