@@ -17,7 +17,7 @@ from backend.records import STANDARD_PASSES, Measurement
 from backend.store import Store
 from backend.tables import UNDEFINED, decimal
 from backend.transcript import Colour, TranscriptView, token_transcript
-from backend.transcript_view import UNKNOWN
+from backend.transcript_view import UNKNOWN, Run, foremost, token_text
 
 
 @dataclass(frozen=True)
@@ -178,14 +178,15 @@ def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
     rows = []
     for other in columns:
         at = position if other is column else counterpart(column, position, other)
-        runs = other.picked.runs(at) if at is not None else []
-        found = runs[0].by_pass if runs else {}
+        run = foremost(other.picked.runs(at)) if at is not None else None
+        found = run.by_pass if run is not None else {}
         rows.append(
             {
                 "campaign": plain(other.name),
+                "in its place": _replacement(other, at, run),
                 **{f"Â {name}": _credit(found.get(name)) for name in STANDARD_PASSES},
                 "k": next((str(one.k) for one in found.values()), UNDEFINED),
-                "note": _note(at, bool(runs)),
+                "note": _note(at, run is not None),
             }
         )
     if len(rows) > 1:
@@ -193,6 +194,12 @@ def _beside(columns: Sequence[Column], column: Column, position: int) -> None:
         if not any(row["note"] for row in rows):
             rows = [{key: cell for key, cell in row.items() if key != "note"} for row in rows]
         st.table(rows, hide_index=True, border="horizontal", alt="Credit of this token by campaign and pass")
+
+
+def _replacement(column: Column, position: int | None, run: Run | None) -> str:
+    """The token that a run put in the place of the one at a position: models differ in it, and readers choose it."""
+    token = None if position is None or run is None else column.picked.alternative(position, run)
+    return UNDEFINED if token is None else plain(repr(token_text(token, column.picked.texts)))
 
 
 def _credit(one: Measurement | None) -> str:

@@ -57,9 +57,9 @@ def runs_of(pivot: Pivot | None) -> list[Run]:
     return [run for run in runs if run.run == "campaign"] + replays
 
 
-def _with_another(run: Run) -> bool:
-    """Whether a run has another alternative than its pivot's own."""
-    return run.alternative is not None
+def foremost(runs: Sequence[Run]) -> Run | None:
+    """The run that speaks for a position: of those with the pivot's own alternative, if there are, the first."""
+    return min(runs, key=lambda run: run.alternative is not None, default=None)
 
 
 def pivot_at_position(rollout: Rollout, position: int) -> Pivot | None:
@@ -83,7 +83,8 @@ def rollout_view(
     candidates = [p for p, gap in margin.items() if gap < margin_below and ids[p] not in unusable]
     credit: dict[str, dict[int, float]] = {}
     for pivot in rollout.pivots:
-        for one in min(runs_of(pivot), key=_with_another, default=Run("", ())).measurements:
+        run = foremost(runs_of(pivot))
+        for one in run.measurements if run is not None else ():
             if one.numerator is not None:
                 credit.setdefault(one.pass_, {})[pivot.position] = one.numerator / one.k
     return TranscriptView(

@@ -119,8 +119,9 @@ class Steps:
         """Add what is missing in rows and tokens, for this step alone."""
         missing = max(min(MIN_PREFILL, self._tokens) - sum(prefills), 0)
         count = max(MIN_ROWS - len(prefills), min(missing, SPARE_ROWS))
+        each, left = divmod(missing, count) if count else (0, 0)
         for index in range(count):
-            self._accompany(max(1, len(range(index, missing, count))), 1)
+            self._accompany(max(1, each + (index < left)), 1)
 
     def _accompany(self, prompt: int, tokens: int) -> None:
         """Add a row of no interest: so long a prompt, and that many tokens after it."""

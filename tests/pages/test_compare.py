@@ -18,6 +18,7 @@ from backend.errors import UserError
 from backend.live import Place
 from backend.report import report
 from backend.store import Store
+from backend.transcript_view import token_text
 from tests.pages.compared import fill
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -242,6 +243,17 @@ def test_the_address_restores_problem_rollouts_and_token(app: AppTest, ids: dict
     assert drawn[1]["selected"] == position
     assert {data["group"] for data in drawn} == {"compare"}
     assert f"Position {position}" in said(app)
+
+
+def test_credits_of_a_token_are_beside_what_replaced_it(app: AppTest, ids: dict[str, str], store: Store) -> None:
+    problem = store.problems(ids["Alpha"])[0]["problem"]
+    picked = read(store, 0, "Alpha", Place(ids["Alpha"], problem, 0)).picked
+    pivot = next(pivot for pivot in picked.rollout.pivots if pivot.measurements)
+    chosen = f"{ids['Alpha']},{ids['Alpha, k = 4']}"
+    shown(app, chosen, view="Transcripts", problem=problem, rollouts="0,0", picked=f"0-{pivot.position}")
+    rows = next(table.value for table in app.table if "in its place" in table.value)
+    assert list(rows["in its place"]) == [repr(token_text(pivot.alternative, picked.texts))] * 2
+    assert list(rows["k"]) == ["2", "4"]
 
 
 @pytest.mark.parametrize("picked", ["7-90", "1-0", "1-99999", "x", "1-²", "-"])
