@@ -31,15 +31,14 @@ def parts(costs: Sequence[int], room: int) -> Iterator[slice]:
 class Admission:
     """Which of a call's requests start when, so that no step both prefills and decodes.
 
-    `prefills` are the prompt tokens that each has to compute, `rows` and `tokens` what a step holds. Requests with more
-    than one start in steps of their own, during which the running ones rest; a prompt whose last token alone is missing
-    starts like any decode step.
+    `prefills` are the tokens that each has to prefill, `rows` and `tokens` what a step holds. Requests with any start
+    in steps of their own, during which the running ones rest; the others start like any decode step.
     """
 
     def __init__(self, prefills: Sequence[int], rows: int, tokens: int) -> None:
         self._prefills, self._rows, self._tokens = prefills, rows, tokens
-        self._alone = deque(index for index, prefill in enumerate(prefills) if prefill > 1)
-        self._beside = deque(index for index, prefill in enumerate(prefills) if prefill <= 1)
+        self._alone = deque(index for index, prefill in enumerate(prefills) if prefill)
+        self._beside = deque(index for index, prefill in enumerate(prefills) if not prefill)
 
     def __bool__(self) -> bool:
         """Whether any request has yet to start."""

@@ -99,7 +99,9 @@ class States:
         """The request that finds what the rollout wrote of `line` but its last token, and decodes the rest."""
         kept = self._kept[handle]
         cut = max((len(line) - 1) // self._block * self._block, len(kept.prompt_ids) - 1) + 1
-        prefill = cut - self.expected(handle, cut) if kept.salt else cut
+        found = self.expected(handle, cut) if kept.salt else 0
+        # What is missing of the prompt was prefilled, be it one token; a generated token was decoded.
+        prefill = 0 if found >= len(kept.prompt_ids) else cut - found
         salt = kept.salt or self.salt("lost")
         return self._request(line[:cut], line[cut:], salt, seed, sampling, top_k, stops, prefill)
 

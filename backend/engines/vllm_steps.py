@@ -34,9 +34,9 @@ class Request:
     """How many of the most probable tokens to report at each position."""
     stops: list[int]
     """Ids that end the sequence."""
-    prefill: int | None = None
-    """Prompt tokens to be computed, for a request that must not be prefilled beside the decoding of others: kernels for
-    such a step round unlike those that only decode. None for one that may be."""
+    prefill: int = 0
+    """Prompt tokens to be computed in a step that only prefills: kernels for such a step round unlike those for one
+    that decodes. 0 where a single token is missing that was decoded, or where it does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +68,14 @@ class Steps:
         """Outcomes aligned with `requests`, None for one that was lost. When `control` raises, all are aborted."""
         live: dict[str, int] = {}
         outcomes: list[Outcome | None] = [None] * len(requests)
-        admission = Admission([request.prefill or 0 for request in requests], self._rows, self._tokens)
+        admission = Admission([request.prefill for request in requests], self._rows, self._tokens)
         try:
             while live or admission:
                 started, alone = admission.start(len(live) + len(self._companions))
                 for index in started:
                     live[self._add(requests[index])] = index
                 if alone:
-                    self._fill_up_prefill([requests[index].prefill or 0 for index in started])
+                    self._fill_up_prefill([requests[index].prefill for index in started])
                 else:
                     self._fill_up(len(live) + len(self._companions))
                 before = ReplaySampler.produced

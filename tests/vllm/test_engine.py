@@ -153,6 +153,20 @@ def test_recorded_tokens_come_out_as_they_were_before_anything_is_drawn(
         state.logprobs[2] += 0.25
 
 
+def test_the_one_token_behind_a_prompts_full_blocks_is_prefilled_again(engine: VllmEngine, traces: list[Trace]) -> None:
+    """And not decoded beside the others, however little there is to prefill."""
+    prompt = (traces[0].prompt_ids * 2)[:65]
+    one = engine.rollouts([RolloutRequest("odd", prompt, 5, SAMPLING)], Quiet())[0]
+    requests = requests_at(one, 1, replace(SAMPLING, max_tokens=2))[:40]
+    found = engine.continuations(requests, "exact", Quiet()).continuations
+    assert [(c.cached, c.tail_difference) for c in found if c] == [
+        (64, None if request.position == 65 and request.token != one.ids[0] else 0.0) for request in requests
+    ]
+    points = [Point("odd", request.position) for request in requests]
+    assert [seen.top for seen in engine.verify(points, Quiet())] == [one.top[p.position - 65] for p in points]
+    engine.release(["odd"])
+
+
 def test_the_replica_is_the_same_bit_for_bit_alone_or_shuffled(engine: VllmEngine, traces: list[Trace]) -> None:
     requests = [request for trace in traces for request in requests_at(trace, 17)]
     exact = engine.continuations(requests, "exact", Quiet()).continuations
