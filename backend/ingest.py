@@ -16,6 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backend import schema
 from backend.errors import UserError
 from backend.queries import first
 from backend.records import PASSES
@@ -187,6 +188,12 @@ def add_campaign(cursor: Connection, campaign: Campaign) -> bool:
     if there is None:
         cursor.execute(f"INSERT INTO campaign VALUES ({', '.join('?' * len(values))})", values)  # noqa: S608 (only ?)
     return there is None
+
+
+def remove_campaign(cursor: Connection, campaign: str) -> None:
+    """Delete a campaign's rows from every table."""
+    for table in schema.CAMPAIGN_TABLES:
+        cursor.execute(f'DELETE FROM "{table}" WHERE campaign = ?', [campaign])  # noqa: S608 (our own names)
 
 
 def merge(cursor: Connection, campaign: str, table: pa.Table, where: str) -> None:

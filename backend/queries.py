@@ -83,6 +83,14 @@ def find_campaign(cursor: Connection, id_or_unique_name: str) -> str:
     raise UserError(f"there is no campaign {id_or_unique_name!r}; {hint}")
 
 
+def is_as_shipped(cursor: Connection, campaign: str) -> bool:
+    query = """
+        SELECT 1 FROM campaign c WHERE campaign = ? AND origin = 'bundled'
+        AND NOT EXISTS (SELECT 1 FROM measurement m WHERE m.campaign = c.campaign AND m.run <> 'campaign')
+    """
+    return first(cursor, query, [campaign]) is not None
+
+
 def ledger(cursor: Connection, campaign: str) -> tuple[set[str], dict[str, str]]:
     """Names of the shards taken in for good, and the hash by name of those whose problem had failed."""
     query = """

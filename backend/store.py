@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backend import ingest, instruments, pairing, queries, schema
+from backend import ingest, instruments, pairing, queries
 from backend.checks import Reading
 from backend.database import Database, remember
 from backend.errors import UserError
@@ -65,10 +65,9 @@ class Store(Database):
 
     def remove_campaign(self, campaign: str) -> None:
         """Delete a campaign with everything it holds; a bundled one stays away for good."""
-        row = self.campaign(campaign)
+        found = self.find_campaign(campaign)
         with self._writing() as cursor:
-            for table in schema.CAMPAIGN_TABLES:
-                cursor.execute(f'DELETE FROM "{table}" WHERE campaign = ?', [row["campaign"]])  # noqa: S608 (our own names)
+            ingest.remove_campaign(cursor, found)
 
     def campaigns(self) -> list[dict[str, Any]]:
         """One dict a campaign: the `campaigns` document's keys, origin, final, created, screened_out, failed, clicked.
@@ -83,6 +82,11 @@ class Store(Database):
         found = self.find_campaign(campaign)
         with self._reading() as cursor:
             return queries.campaign(cursor, found)
+
+    def is_as_shipped(self, campaign: str) -> bool:
+        """Whether an id is that of a campaign that shipped and in which nobody has replayed anything since."""
+        with self._reading() as cursor:
+            return queries.is_as_shipped(cursor, campaign)
 
     def find_campaign(self, id_or_unique_name: str) -> str:
         """A campaign's id. Raises `UserError` naming the nearest ones, or the ids that share the name."""
@@ -150,8 +154,12 @@ class Store(Database):
             report.ingested.extend(path for path, _ in batch)
 
     def ingest_record(self, campaign: str, record: ProblemRecord) -> None:
-        """Add what the store lacks of a record: live rollouts, replays made on demand. Stored rows stay as they are."""
+        """Add what the store lacks of a record: live rollouts, replays made on demand. Stored rows stay as they are.
+
+        Raises `UserError` where the campaign is gone.
+        """
         with self._writing() as cursor:
+            queries.find_campaign(cursor, campaign)
             ingest.merge(cursor, campaign, to_table([record]), f"problem {record.problem}")
 
     def add_campaign(
@@ -161,15 +169,19 @@ class Store(Database):
         where: str,
         engines: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
+        instead_of: str | None = None,
     ) -> bool:
         """Add a whole campaign in one transaction, or nothing; False when its id is there already.
 
         `tables` are under `shards.SCHEMA`; `engines` are facts by digest; `where` names the source in an error;
-        `settings` are those that the same transaction keeps, whether or not the campaign was there.
+        `settings` are those that the same transaction keeps, whether or not the campaign was there; `instead_of` is a
+        campaign that it removes, too.
         """
         with self._writing() as cursor:
             for key, value in (settings or {}).items():
                 remember(cursor, key, value)
+            if instead_of is not None:
+                ingest.remove_campaign(cursor, instead_of)
             if not ingest.add_campaign(cursor, campaign):
                 return False
             for digest, info in (engines or {}).items():

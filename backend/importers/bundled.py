@@ -1,4 +1,8 @@
-"""The campaigns that ship: which of them a store has not seen, and taking one in, once for good."""
+"""The campaigns that ship: which of them a store has not seen, and taking one in.
+
+Once for good: a removed one does not come back. A newer file takes the place of what its former self brought, unless a
+reader has replayed a token there; then the two stand side by side.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +19,19 @@ FIRST = "smollm2-sft"
 """The one that a newcomer should meet first; the others follow by name."""
 
 _KEY = "bundled:"
-"""Before a file's stem, the setting that says a store has seen it: a removed campaign does not come back."""
+"""Before a file's stem, the setting that holds the id of the campaign that came of it."""
 
 
 def waiting(store: Store, folder: Path) -> list[Path]:
     """The files `NAME.parquet` that the store has not seen, in the order in which to take them in."""
     seen = store.settings(_KEY)
-    files = [path for path in folder.glob("*.parquet") if _KEY + path.stem not in seen]
+    held = {row["campaign"] for row in store.campaigns()}
+
+    def is_new(path: Path) -> bool:
+        former = seen.get(_KEY + path.stem)
+        return former is None or (former in held and former != _id(path))
+
+    files = [path for path in folder.glob("*.parquet") if is_new(path)]
     return sorted(files, key=lambda path: (path.stem != FIRST, path.name))
 
 
@@ -36,12 +46,15 @@ def take_in(store: Store, path: Path) -> str | None:
 
     Raises `UserError` for a file that is no bundle.
     """
+    identity, key = _id(path), _KEY + path.stem
+    former = store.settings(key).get(key)
+    outdated = former if former not in {None, identity} and store.is_as_shipped(str(former)) else None
     with Bundle(path) as bundle:
-        identity = _id(path)
-        name = free_name(store, bundle.facts.campaign.name, identity)
+        name = free_name(store, bundle.facts.campaign.name, identity, instead_of=outdated)
         campaign = bundle.campaign(identity, name, "bundled")
-        seen = {_KEY + path.stem: identity}
-        added = store.add_campaign(campaign, bundle.tables(), str(path), bundle.engines(), seen)
+        added = store.add_campaign(
+            campaign, bundle.tables(), str(path), bundle.engines(), {key: identity}, instead_of=outdated
+        )
     pa.default_memory_pool().release_unused()  # tens of megabytes that Arrow would keep for a next file
     return identity if added else None
 

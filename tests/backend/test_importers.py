@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -445,6 +446,42 @@ def test_bundled_campaigns_come_in_once_and_stay_away_when_removed(store: Store,
     # By hand it may come back, as anything else that is imported.
     (imported,) = import_path(store, path)
     assert store.campaign(imported["campaign"])["bundled"] is False
+
+
+def shipped(folder: Path, name: str, *problems: str) -> Path:
+    """A bundle of a campaign of these problems, under the file name that it always has."""
+    with Store(folder / f"source-{len(problems)}.duckdb") as source:
+        tables = [to_table([trees.record(problem)]) for problem in problems]
+        source.add_campaign(trees.campaign(name=name), tables, "test")
+        (path,) = export(source, name, "parquet", folder / "demo")
+    return path.replace(folder / "demo" / "demo.parquet")
+
+
+def test_a_newer_bundle_takes_the_place_of_the_older(store: Store, tmp_path: Path) -> None:
+    older = bundled.take_in(store, shipped(tmp_path, "demo", "a"))
+    path = shipped(tmp_path, "demo", "a", "b")
+    assert bundled.waiting(store, tmp_path / "demo") == [path]
+    newer = bundled.take_in(store, path)
+    assert newer != older
+    assert [(row["campaign"], row["name"], row["problems"]) for row in store.campaigns()] == [(newer, "demo", 2)]
+    assert bundled.waiting(store, tmp_path / "demo") == []
+    store.remove_campaign("demo")
+    shipped(tmp_path, "demo", "a", "b", "c")
+    assert bundled.waiting(store, tmp_path / "demo") == []  # removed is removed
+
+
+def test_a_newer_bundle_leaves_what_a_reader_replayed(store: Store, tmp_path: Path) -> None:
+    older = bundled.take_in(store, shipped(tmp_path, "demo", "a"))
+    assert older is not None
+    record = trees.record("a")
+    pivot = record.rollouts[0].pivots[0]
+    replayed = replace(pivot, measurements=[replace(one, run="replay-1") for one in pivot.measurements])
+    store.ingest_record(older, replace(record, rollouts=[replace(record.rollouts[0], pivots=[replayed])]))
+    newer = bundled.take_in(store, shipped(tmp_path, "demo", "a", "b"))
+    assert newer is not None
+    names = {row["campaign"]: row["name"] for row in store.campaigns()}
+    assert names == {older: "demo", newer: f"demo ({newer[:6]})"}
+    assert bundled.waiting(store, tmp_path / "demo") == []
 
 
 def test_a_bundled_campaign_leaves_a_name_that_is_taken(store: Store, tmp_path: Path) -> None:
