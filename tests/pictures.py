@@ -27,7 +27,7 @@ def main() -> None:
             take(page, "transcript")  # a first visit opens on a picked token
             page.goto(f"{url}/campaign?campaign={base}")
             take(page, "campaign")
-            page.goto(f"{url}/compare?campaigns={base},{sft},{grpo}&view=Transcripts")
+            page.goto(f"{url}/compare?campaigns={sft},{grpo}&view=Transcripts")
             take(page, "compare")
 
 
