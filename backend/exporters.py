@@ -59,7 +59,16 @@ def _parquet(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
 
 def bundle_metadata(store: Store, row: dict[str, Any]) -> dict[str, Any]:
     """What stands in a bundle's footer: the campaign's facts, and the engines that measured it."""
-    return {"campaign": {key: row[key] for key in _BUNDLE_FACTS}, "engines": store.engines(row["campaign"])}
+    facts = {key: row[key] for key in _BUNDLE_FACTS} | {"final": _final(row)}
+    return {"campaign": facts, "engines": store.engines(row["campaign"])}
+
+
+def _final(row: dict[str, Any]) -> bool | None:
+    """Whether a campaign is whole: what its file said, or else whether its run was done; None where there was none."""
+    if row["final"] is not None or row["state"] in {"live", "imported"}:
+        said: bool | None = row["final"]
+        return said
+    return bool(row["state"] == "done")
 
 
 def _csv(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:
@@ -104,7 +113,7 @@ def _receipt_document(store: Store, row: dict[str, Any]) -> dict[str, Any]:
             "model": row["model"],
             "k": row["k"],
         },
-        "final": row["final"] if row["final"] is not None else row["state"] == "done",
+        "final": bool(_final(row)),
         "per_problem": [_receipt_problem(problem) for problem in problems if problem["state"] == "done"],
         "pivots": [{key: value for key, value in pivot.items() if key not in unknown} for pivot in pivots],
     }

@@ -59,7 +59,8 @@ def test_a_bundle_imports_again_row_for_row(store: Store, tmp_path: Path) -> Non
         assert {"other", trees.ENGINE} == set(other.engines(campaign))
         mine, theirs = store.campaign("c1"), other.campaign(campaign)
         differing = {key for key in mine if mine[key] != theirs[key]}
-        assert differing - {"created"} == {"campaign", "state", "origin"}
+        assert differing - {"created"} == {"campaign", "state", "origin", "final"}
+        assert (mine["state"], mine["final"], theirs["final"]) == ("running", None, False)
         # An export of the import is the same file, so it is the same campaign.
         (again,) = export(other, campaign, "parquet", tmp_path / "again")
         assert again.read_bytes() == path.read_bytes()

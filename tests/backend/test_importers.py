@@ -402,6 +402,17 @@ def test_a_shard_of_a_run_is_no_export(store: Store, tmp_path: Path) -> None:
     refused(store, write_shard(tmp_path, trees.record()), "one problem's shard")
 
 
+@pytest.mark.parametrize(("state", "final"), [("done", True), ("interrupted", False), ("live", None)])
+def test_an_export_says_whether_its_campaign_was_done(
+    store: Store, tmp_path: Path, state: str, final: bool | None
+) -> None:
+    with Store(tmp_path / "source.duckdb") as source:
+        source.add_campaign(trees.campaign(state=state), [to_table([trees.record("a")])], "test")
+        (path,) = export(source, "c1", "parquet", tmp_path / "out")
+    (imported,) = import_path(store, path)
+    assert store.campaign(imported["campaign"])["final"] is final
+
+
 def test_a_bundle_with_a_wrong_footer_or_rows_is_refused(store: Store, tmp_path: Path) -> None:
     with Store(tmp_path / "source.duckdb") as source:
         source.add_campaign(trees.campaign(), [to_table([trees.record("a")])], "test")
