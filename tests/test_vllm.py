@@ -21,7 +21,7 @@ engine = "vllm"
 problems = { set = "arithmetic", count = 2 }
 rollouts = 2
 k = 2
-max_pivots_per_rollout = 2
+max_pivots_per_rollout = 1
 max_rollout_tokens = 48
 max_continuation_tokens = 24
 """

@@ -237,19 +237,20 @@ def test_a_campaign_of_another_engine_is_replayed_on_the_readers_own(url: str, p
     assert credits_shown(page) == recorded
 
     # With another token in its place the pivot's own alternative stays what it was.
-    own = page.get_by_text(re.compile("^actual .* margin")).inner_text()
+    heading = page.get_by_text(re.compile("^actual .* margin"))
+    own = heading.inner_text()
     page.get_by_role("combobox", name="In its place").click()
     another = page.get_by_role("option", name=re.compile(r"%$")).nth(1)
     other = another.inner_text()
     another.click()
     page.get_by_role("button", name=re.compile("Replay again")).click()
-    expect(page.get_by_text(re.compile("^actual .* margin"))).not_to_have_text(own)
+    expect(heading.filter(has_not_text=own)).to_have_count(1)  # the old one may still be on its way out
     finished(page)
     expect(page.get_by_role("combobox", name="In its place")).to_have_value(other)
     page.get_by_role("combobox", name="Run").click()
     expect(page.get_by_role("option", name=re.compile("^Replay .* with '.*', transformers"))).to_have_count(1)
     page.get_by_role("option", name=re.compile("^Campaign, vllm")).click()
-    expect(page.get_by_text(re.compile("^actual .* margin"))).to_have_text(own)
+    expect(heading.filter(has_text=own)).to_have_count(1)
 
 
 def test_a_link_to_a_campaign_that_is_not_there_says_so_and_keeps_its_address(
