@@ -1,6 +1,11 @@
 """The two kinds of failure a person meets, each carrying one sentence."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of what another library's error says, without its stop: part of a sentence of ours."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
 class PivotscopeError(Exception):
     """A failure whose message is one sentence fit for a page or a terminal."""
 

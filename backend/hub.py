@@ -7,6 +7,9 @@ with; the last line on stderr says why it failed.
 from __future__ import annotations
 
 import sys
+import textwrap
+
+from backend.errors import first_line
 
 WANTED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 """Weights that can be loaded without running code, the configuration and the tokenizer."""
@@ -14,12 +17,18 @@ WANTED = ["*.safetensors", "*.json", "*.model", "*.txt", "*.jinja"]
 
 def main() -> None:
     from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundError
 
     name, folder = sys.argv[1:]
     try:
         snapshot_download(name, local_dir=folder, allow_patterns=WANTED)
-    except Exception as error:  # the hub client raises a dozen kinds: gated, missing, offline, disk
-        sys.exit(" ".join(str(error).split()) or type(error).__name__)
+    except RepositoryNotFoundError:
+        sys.exit("it has no such repository, or a private or gated one; check the name, or run `hf auth login`")
+    except LocalEntryNotFoundError as error:  # nothing of it came, and nothing is here from before
+        reason = textwrap.shorten(first_line(error.__cause__ or error), 90, placeholder=" …")
+        sys.exit(f"it does not answer: {reason}; check the network, or give a folder with a checkpoint")
+    except Exception as error:  # the hub client raises a dozen kinds more: a full disk, a broken connection
+        sys.exit(textwrap.shorten(first_line(error), 180, placeholder=" …"))
 
 
 if __name__ == "__main__":

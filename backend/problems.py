@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
-from backend.errors import UserError, WorkFailed
+from backend.errors import UserError, WorkFailed, first_line
 from backend.records import Problem
 
 BUNDLED = Path(__file__).resolve().parents[1] / "data" / "problems" / "arithmetic.jsonl"
@@ -212,15 +212,10 @@ def _read_hub(dataset: str, configuration: str | None, split: str, stop: int | N
         table = load_dataset(dataset, configuration, split=split)
         rows = [(f"{dataset} ({split}), row {i}", dict(row)) for i, row in enumerate(islice(table, stop))]
     except (ValueError, FileNotFoundError) as error:  # an unknown data set, split or configuration
-        raise UserError(f"problems: {dataset} ({split}): {_one_sentence(error)}") from None
+        raise UserError(f"problems: {dataset} ({split}): {first_line(error)}") from None
     except Exception as error:  # the library raises many kinds for a hub it cannot reach
         raise WorkFailed(
-            f"problems: {dataset} could not be fetched ({_one_sentence(error)}); give a JSONL file instead"
+            f"problems: {dataset} could not be fetched ({first_line(error)}); give a JSONL file instead"
         ) from None
     stem = f"{dataset.rpartition('/')[2]}-{split}"
     return list(_problems(rows, stem, f"{dataset}/{split}"))
-
-
-def _one_sentence(error: Exception) -> str:
-    """Return the first line of an error's text, without its stop."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from backend import models
-from backend.errors import Cancelled, UserError
+from backend.errors import Cancelled, UserError, WorkFailed
 
 COMMIT = "0" * 40
 FILES = {
@@ -77,7 +77,10 @@ def handler(files: dict[str, bytes | None], over: threading.Event) -> type[BaseH
             elif path.startswith("/nobody/small/resolve/") and path.rpartition("/")[2] in files:
                 self.answer(files[path.rpartition("/")[2]])
             else:
-                self.send_error(404)
+                self.send_response(404)
+                self.send_header("X-Error-Code", "RepoNotFound")
+                self.send_header("Content-Length", "0")
+                self.end_headers()
 
         def log_message(self, *_: object) -> None:
             pass
@@ -115,6 +118,28 @@ def test_a_repository_without_weights_is_refused(serve: Callable[..., None]) -> 
     serve(FILES)
     with pytest.raises(UserError, match=r"holds no \.safetensors weights; pickled weights are not loaded"):
         models.fetch("nobody/small")
+
+
+def test_a_repository_that_is_not_there_is_one_sentence(serve: Callable[..., None]) -> None:
+    serve(FILES)
+    with pytest.raises(WorkFailed) as caught:
+        models.fetch("nobody/other")
+    assert str(caught.value) == (
+        "nobody/other could not be fetched from the hub (it has no such repository, or a private or gated one; "
+        "check the name, or run `hf auth login`)"
+    )
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence(
+    serve: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(WorkFailed) as caught:
+        models.fetch("nobody/small")
+    said = str(caught.value)
+    assert said.startswith("nobody/small could not be fetched from the hub (it does not answer: ")
+    assert said.endswith("; check the network, or give a folder with a checkpoint)")
+    assert "refused" in said
 
 
 @pytest.fixture
