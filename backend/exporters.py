@@ -65,10 +65,10 @@ def bundle_metadata(store: Store, row: dict[str, Any]) -> dict[str, Any]:
 
 def _final(row: dict[str, Any]) -> bool | None:
     """Whether a campaign is whole: what its file said, or else whether its run was done; None where there was none."""
-    if row["final"] is not None or row["state"] in {"live", "imported"}:
-        said: bool | None = row["final"]
-        return said
-    return bool(row["state"] == "done")
+    final: bool | None = row["final"]
+    if final is None and row["state"] not in {"live", "imported"}:
+        final = row["state"] == "done"
+    return final
 
 
 def _csv(store: Store, row: dict[str, Any], stem: Path) -> list[Path]:

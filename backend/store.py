@@ -159,8 +159,8 @@ class Store(Database):
         Raises `UserError` where the campaign is gone.
         """
         with self._writing() as cursor:
-            queries.find_campaign(cursor, campaign)
-            ingest.merge(cursor, campaign, to_table([record]), f"problem {record.problem}")
+            found = queries.find_campaign(cursor, campaign)
+            ingest.merge(cursor, found, to_table([record]), f"problem {record.problem}")
 
     def add_campaign(
         self,

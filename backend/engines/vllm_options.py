@@ -91,8 +91,8 @@ def has_fixed_rows(options: Mapping[str, Any], dtype: str, device: str) -> bool:
     """Whether every step is filled up to as many rows as the largest may have.
 
     What `fixed_rows` asks for; by itself for float32 on a GPU, whose kernels, unlike those of bfloat16, round by the
-    number of rows (on an H200, 2 of 2,398 positions verified without). Only a prompt of more tokens than that still has
-    a step of its own size. Raises `UserError` where it cannot be had.
+    number of rows (on an H200, 2 of 2,398 measurements verified without). Only a prompt of more tokens than that still
+    has a step of its own size. Raises `UserError` where it cannot be had.
     """
     asked = options.get("fixed_rows", dtype == "float32" and device == "cuda" and not options.get("enforce_eager"))
     if asked and device == "cpu":

@@ -25,11 +25,12 @@ _KEY = "bundled:"
 def waiting(store: Store, folder: Path) -> list[Path]:
     """The files `NAME.parquet` that the store has not seen, in the order in which to take them in."""
     seen = store.settings(_KEY)
-    held = {row["campaign"] for row in store.campaigns()}
 
     def is_new(path: Path) -> bool:
         former = seen.get(_KEY + path.stem)
-        return former is None or (former in held and former != _id(path))
+        if former is None:
+            return True
+        return former != _id(path) and any(row["campaign"] == former for row in store.campaigns())
 
     files = [path for path in folder.glob("*.parquet") if is_new(path)]
     return sorted(files, key=lambda path: (path.stem != FIRST, path.name))
